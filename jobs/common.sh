@@ -1,0 +1,137 @@
+# Sourced by every job (and by scripts/submit.sh for the table of stages). A job takes its orders from the environment:
+#
+#   H3_PLAN    plan                             (plans/demo.json)
+#   H3_RUN     run directory                    (evidence/demo)
+#   H3_RANKS   MPI ranks                        (the job's --ntasks, or 2)
+#   H3_DEVICE  cpu or cuda                      (cpu)
+#   H3_ROOT    the project, or share/h3 of an installed one (the folder that sbatch was called in)
+#   H3_BIN     folder of the programs           (bin/ of the project, or of the installation)
+#   H3_LIB     folder of the operator libraries (lib/h3/, found by the programs themselves)
+#   H3_CLEAN_BUILD=0  the gate takes the candidate as built, not from a clean export of the commit
+#   H3_RESUME=1       continue a stage that was stopped; a requeued job does so by itself
+#   H3_ARGS    further options of the program, separated by blanks
+#
+# Exit code: the program's. 75 (stopped by a signal, safe to requeue) puts the job back in the queue, three times at most.
+# shellcheck shell=bash
+
+# shellcheck disable=SC2034  # scripts/submit.sh reads it
+h3_chain=(reference_pass threshold_freeze generate_provider candidate_gate generate_candidate compare)
+h3_title() { echo "${1//_/ }"; }
+h3_log_name() { echo "h3_$1-$2.log"; } # as sbatch's %x-%j
+
+# h3_note STAGE EVENT [JOB]: one line of the run's history, which "submit.sh --status" reads
+h3_note() { printf '%(%s)T\t%s\t%s\t%s\t%s\n' -1 "$1" "${3:-${SLURM_JOB_ID:-local}}" "$2" "$H3_PLAN" >>"$H3_RUN/logs/history"; }
+
+h3_begin() { # h3_begin STAGE: settles the orders; from here on the stage's exit is in the history
+    H3_STAGE=$1
+    H3_ROOT=$(cd "${H3_ROOT:-${SLURM_SUBMIT_DIR:-.}}" && pwd)
+    H3_PLAN=${H3_PLAN:-plans/demo.json}
+    H3_RUN=${H3_RUN:-evidence/demo}
+    H3_RANKS=${H3_RANKS:-${SLURM_NTASKS:-2}}
+    H3_DEVICE=${H3_DEVICE:-cpu}
+    export H3_ROOT H3_PLAN H3_RUN H3_RANKS H3_DEVICE
+    cd "$H3_ROOT" || exit 4
+    mkdir -p "$H3_RUN/logs" || { echo "jobs: cannot write to $H3_RUN; check its permissions" >&2; exit 4; }
+    trap 'h3_note "$H3_STAGE" "exit $?"' EXIT
+    h3_note "$H3_STAGE" started
+}
+
+h3_find_program() { # prints the path of a program
+    local folder
+    for folder in ${H3_BIN:+"$H3_BIN"} bin ../../bin; do
+        if [ -x "$folder/$1" ]; then
+            echo "$folder/$1"
+            return
+        fi
+    done
+    echo "jobs: no program $1 in ${H3_BIN:-$H3_ROOT/bin}; run: make all" >&2
+    return 1
+}
+
+h3_mpi_settings() {
+    # Ranks that wait must not take the core from those that work, and threads share all cores of the job.
+    export OMPI_MCA_mpi_yield_when_idle=1
+    export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}
+    if [ -z "${SLURM_JOB_ID:-}" ]; then
+        export OMPI_MCA_rmaps_base_oversubscribe=1
+        export OMPI_MCA_btl=${OMPI_MCA_btl:-self,vader,tcp}
+    fi
+    if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+    if [ -z "${OMP_NUM_THREADS:-}" ]; then
+        OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-$(($(nproc) / H3_RANKS))}
+        [ "$OMP_NUM_THREADS" -gt 0 ] || OMP_NUM_THREADS=1
+        export OMP_NUM_THREADS
+    fi
+}
+
+# mpirun's own words about a rank that exited non-zero say nothing that the rank has not said itself. Its words about what it
+# could not do are kept, and noted in the file $1, because its exit code 1 would then look like a failed qualification.
+h3_filter_mpirun() {
+    sed -u -E -e '/-{70,}$/d' -e '/^$/d' -e '/^Primary job  terminated normally/d' -e '/^a non-zero exit code\. Per user-direction/d' \
+        -e '/^mpirun detected that one or more processes exited/d' -e '/^the job to be terminated\. The first process/d' \
+        -e '/^  (Process name|Exit code): /d' \
+        -e "/^(There are not enough slots|mpirun was unable|An ORTE daemon|ORTE (was|has)|It looks like (orte|MPI|opal)_init)/w $1" >&2
+}
+
+# Runs mpirun in the background, so that signals reach this shell at once; passes USR1 (time is nearly up) on to all ranks.
+h3_mpirun() {
+    local status filter pid words interrupted=1 stopped=''
+    words=$(mktemp) || return 4
+    exec 3> >(h3_filter_mpirun "$words")
+    filter=$!
+    "${MPI_HOME:+$MPI_HOME/bin/}mpirun" -n "$H3_RANKS" "$@" 2>&3 </dev/null &
+    pid=$!
+    exec 3>&-
+    trap 'interrupted=1; kill -USR1 $pid 2>/dev/null' USR1
+    trap 'interrupted=1 stopped=1; kill -TERM $pid 2>/dev/null' TERM INT
+    while [ -n "$interrupted" ]; do
+        interrupted=''
+        wait "$pid"
+        status=$?
+    done
+    trap - USR1 TERM INT
+    wait "$filter"
+    if [ -n "$stopped" ]; then
+        status=75
+    elif [ "$status" != 0 ] && [ -s "$words" ]; then
+        status=4
+    fi
+    rm -f "$words"
+    return "$status"
+}
+
+# After a 75. Slurm ends this job when it takes it back, perhaps before scontrol has answered.
+h3_requeue() {
+    [ -n "${SLURM_JOB_ID:-}" ] || return
+    if [ "${SLURM_RESTART_COUNT:-0}" -ge 3 ]; then
+        echo "jobs: stopped for the fourth time; not requeued again. next: sbatch it with more time" >&2
+        return
+    fi
+    echo "jobs: stopped, requeued ($((${SLURM_RESTART_COUNT:-0} + 1)) of 3)"
+    h3_note "$H3_STAGE" requeued
+    trap - EXIT
+    if ! scontrol requeue "$SLURM_JOB_ID"; then h3_note "$H3_STAGE" 'exit 75'; fi
+}
+
+h3_run() { # h3_run PROGRAM [OPTION...]: runs it for the stage that was begun, and exits with its code
+    local name=$1 program status
+    shift
+    program=$(h3_find_program "$name") || exit 4
+    command -v "${MPI_HOME:+$MPI_HOME/bin/}mpirun" >/dev/null || { echo 'jobs: no mpirun on PATH; run: make deps' >&2; exit 4; }
+    if [ "${H3_RESUME:-0}" = 1 ] || [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then set -- --resume "$@"; fi
+    if [ "${H3_CLEAN_BUILD:-1}" != 0 ] && [ -d "$H3_RUN/build/lib" ]; then export H3_LIB=$H3_RUN/build/lib; fi
+    h3_mpi_settings
+    # shellcheck disable=SC2086  # several options
+    h3_mpirun "$program" --plan "$H3_PLAN" --run "$H3_RUN" --device "$H3_DEVICE" "$@" ${H3_ARGS:-}
+    status=$?
+    case $status in
+        0|1|2|3|4) ;;
+        75) h3_requeue ;;
+        *)
+            echo "$name: a rank ended by itself (mpirun exit $status$([ $status -le 128 ] || echo ", signal $((status - 128))"));" \
+                'look for its last words above, then run the stage again' >&2
+            status=4
+            ;;
+    esac
+    exit $status
+}

@@ -1,0 +1,229 @@
+# How things are compiled. Called by the Makefile; run it from the project's root.
+#
+# Sources are found by their place:
+#   src/SUBJECT/*.c              the library that everything shares, libh3.a
+#   workers/h3_X.c               bin/h3_X; any other workers/*.c is linked into every program
+#   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only
+#   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
+#   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
+#   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
+#   bench/X.c                    build/bench/X
+
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+AR ?= ar
+Q := $(if $(V),,@)
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+BUILD := $(if $(SANITIZE),build/sanitize,build)
+OUT := $(if $(SANITIZE),build/sanitize/,)
+BIN := $(OUT)bin
+LIB := $(OUT)lib/h3
+CANDIDATE_BUILD := $(BUILD)$(if $(FAST_MATH),/fast-math)
+CANDIDATE_LIB := $(if $(FAST_MATH),$(BUILD)/fast-math/lib/h3,$(LIB))
+
+# --- small files that change only when what they say changes --------------------------------------------------------
+
+# $(call keep,FILE,TEXT): what depends on FILE is made again when TEXT is another one
+keep = $(if $(call differ,$(strip $(file <$1)),$(strip $2)),$(file >$1,$(strip $2)))
+differ = $(subst x$1,,x$2)$(subst x$2,,x$1)
+
+make_folders = $(if $(filter-out $(wildcard $1),$1),$(shell mkdir -p $(filter-out $(wildcard $1),$1)))
+$(call make_folders,$(BUILD))
+
+# --- dependencies ---------------------------------------------------------------------------------------------------
+
+HOMES := MPI HDF5 CJSON OPENSSL OPENBLAS CMOCKA PNG FFMPEG CUDA CUBLAS CUDNN NCCL
+$(call keep,$(BUILD)/config.key,$(CC) $(foreach h,$(HOMES),$h=$($h_HOME)) $(PKG_CONFIG_PATH) $(PATH))
+include $(BUILD)/config.mk
+$(BUILD)/config.mk: scripts/detect.sh $(BUILD)/config.key $(wildcard /var/lib/dpkg/status)
+	@CC='$(CC)' scripts/detect.sh $@
+
+.PHONY: config need-build need-check
+config:
+	@cat $(BUILD)/config.txt
+need-build:
+	@$(if $(MISSING_BUILD),echo 'build    missing: $(MISSING_BUILD); run: make deps' >&2; exit 4,:)
+need-check: need-build
+	@$(if $(MISSING_CHECK),echo 'build    missing: $(MISSING_CHECK); run: make deps' >&2; exit 4,:)
+
+# --- flags ----------------------------------------------------------------------------------------------------------
+
+# CFLAGS of the environment are not taken: sums would lose the bits that are promised. EXTRA_CFLAGS is taken.
+BASE := -std=c11 -O2 -ffp-contract=off
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+comma := ,
+SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+# Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
+COMMON := $(BASE) -D_GNU_SOURCE -g -ffile-prefix-map=$(CURDIR)=. $(WARNINGS) $(SANITIZER) $(EXTRA_CFLAGS) -Iinclude
+SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS)
+LIBRARY_FLAGS := $(COMMON) -Isrc $(SYSTEM)
+TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS)
+LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
+LIBS := $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) -ldl -lm -lpthread
+
+KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
+FLAGS_provider := $(KERNEL_BASE)
+FLAGS_candidate := $(KERNEL_BASE) -fopenmp $(if $(FAST_MATH),-ffast-math -DH3_FAST_MATH_BUILD)
+CFLAGS_provider := $(COMMON) $(FLAGS_provider) $(OPENBLAS_CFLAGS)
+CFLAGS_candidate := $(COMMON) $(FLAGS_candidate)
+LIBS_provider_cpu := $(OPENBLAS_LIBS)
+LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++
+LIBS_candidate_cuda := $(CUDA_LIBS) -lstdc++
+# nodelete: OpenMP's threads live on after dlclose and must find their code where it was.
+SHARED := -shared -Wl,-z,relro -Wl,-z,nodelete $(if $(SANITIZE),,-Wl,-z,defs)
+
+CUDA_ARCHITECTURES ?= 90a
+NVCC_FLAGS := -std=c++17 -O2 -fmad=false -lineinfo -Xcompiler -fPIC,-ffp-contract=off,-fvisibility=hidden \
+    $(foreach a,$(CUDA_ARCHITECTURES),-gencode arch=compute_$a$(comma)code=sm_$a) -Iinclude
+
+# --- revision -------------------------------------------------------------------------------------------------------
+
+# The commit, never a tag: a clone without tags must give the same bytes.
+ifeq ($(origin REVISION),undefined)
+REVISION := $(if $(wildcard .git),$(shell GIT_OPTIONAL_LOCKS=0 git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
+endif
+REVISION := $(or $(strip $(REVISION)),unknown)
+DIRTY := $(if $(filter %-dirty,$(REVISION)),-DH3_BUILD_IS_DIRTY=1)
+$(call keep,$(BUILD)/revision.key,$(REVISION))
+
+# Only these are compiled again for a new revision; the rest is linked again at most.
+REVISION_SOURCES := $(shell grep -lE 'H3_BUILD_(REVISION|FLAGS|IS_DIRTY)' \
+    $(wildcard src/*/*.c workers/*.c kernels/*/*/*.c tests/candidates/*.c) /dev/null)
+# $(call revision_of,SOURCE,FLAGS)
+revision_of = $(if $(filter $1,$(REVISION_SOURCES)),-DH3_BUILD_REVISION='"$(REVISION)"' -DH3_BUILD_FLAGS='"$(strip $2)"' $(DIRTY))
+
+# --- what there is --------------------------------------------------------------------------------------------------
+
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
+LIBRARY_SOURCES := $(sort $(wildcard src/*/*.c))
+PROGRAM_SOURCES := $(sort $(wildcard workers/h3_*.c))
+WORKER_SOURCES := $(filter-out $(PROGRAM_SOURCES),$(sort $(wildcard workers/*.c)))
+TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
+TEST_SHARED_SOURCES := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
+PROBE_SOURCES := $(sort $(wildcard tests/mpi/*.c))
+WRONG_SOURCES := $(sort $(wildcard tests/candidates/*.c))
+BENCH_SOURCES := $(sort $(wildcard bench/*.c))
+CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
+KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c $(if $(NVCC),kernels/*/*/*.cu)))))
+KERNEL_FOLDERS := $(if $(NVCC),$(KERNEL_FOLDERS),$(filter-out %/cuda,$(KERNEL_FOLDERS)))
+
+PROGRAMS := $(patsubst workers/%.c,$(BIN)/%,$(PROGRAM_SOURCES))
+UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
+PROBES := $(patsubst tests/mpi/%.c,$(BUILD)/tests/%,$(PROBE_SOURCES))
+WRONG := $(patsubst tests/candidates/%.c,$(BUILD)/tests/lib%.so,$(WRONG_SOURCES))
+BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
+CUDA_OBJECTS := $(patsubst %,$(BUILD)/obj/%.o,$(CUDA_SOURCES))
+kernel_out = $(if $(filter candidate,$1),$(CANDIDATE_LIB),$(LIB))/libh3_$1_$2.so
+kernel_build = $(if $(filter candidate,$1),$(CANDIDATE_BUILD),$(BUILD))
+kind_of = $(word 2,$(subst /, ,$1))
+device_of = $(word 3,$(subst /, ,$1))
+KERNELS := $(foreach f,$(KERNEL_FOLDERS),$(call kernel_out,$(call kind_of,$f),$(call device_of,$f)))
+
+SOURCES := $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(WORKER_SOURCES) $(TEST_SOURCES) $(TEST_SHARED_SOURCES) \
+    $(PROBE_SOURCES) $(WRONG_SOURCES) $(BENCH_SOURCES) $(CUDA_SOURCES)
+$(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
+    $(foreach f,$(KERNEL_FOLDERS),$(call kernel_build,$(call kind_of,$f))/obj/$f) \
+    $(BIN) $(LIB) $(CANDIDATE_LIB) $(BUILD)/tests $(BUILD)/bench))
+
+$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
+$(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
+# A source that went away must leave the archives and libraries too.
+$(call keep,$(BUILD)/sources.key,$(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
+
+# --- goals ----------------------------------------------------------------------------------------------------------
+
+.PHONY: all programs kernels candidate tests check-build bench-build cuda-check install
+all: config programs kernels
+	@mk/build_line.sh $(BUILD) $(BIN) $(LIB)
+	@$(if $(FAST_MATH),echo 'build    $(CANDIDATE_LIB)/ candidate with -ffast-math: use it with H3_LIB=$(CANDIDATE_LIB)',:)
+programs: need-build $(BUILD)/libh3.a $(PROGRAMS)
+kernels: need-build $(KERNELS)
+candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS))
+tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG)
+check-build: programs kernels tests
+bench-build: programs kernels $(BENCHES)
+
+# --- compiling ------------------------------------------------------------------------------------------------------
+
+# $(call run,WORD,COMMAND): a short line, and whatever the compiler says is kept beside the target until it is fixed
+define run
+@$(if $(V),,echo '  $1  $(if $(filter %.o,$@),$<,$@)')
+$(Q)$2 2>$@.warn || { cat $@.warn >&2; rm -f $@.warn; exit 1; }; if [ -s $@.warn ]; then cat $@.warn >&2; else rm -f $@.warn; fi
+endef
+depend = -MMD -MP -MF $(@:.o=.d)
+
+$(BUILD)/obj/src/%.o: src/%.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) $(call revision_of,$<,$(BASE)) $(depend) -c $< -o $@)
+$(BUILD)/obj/workers/%.o: workers/%.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) $(call revision_of,$<,$(BASE)) $(depend) -c $< -o $@)
+$(BUILD)/obj/bench/%.o: bench/%.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/tests/mpi/%.o: tests/mpi/%.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/tests/unit/%.o: tests/unit/%.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(TEST_FLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags.key
+	$(call run,NV,$(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
+$(call objects,$(filter-out kernels/%,$(REVISION_SOURCES))): $(BUILD)/revision.key
+
+$(BUILD)/libh3.a: $(call objects,$(LIBRARY_SOURCES)) $(BUILD)/sources.key
+	$(call run,AR,rm -f $@ && $(AR) rcs $@ $(filter %.o,$^))
+
+WORKER_OBJECTS := $(call objects,$(WORKER_SOURCES))
+$(BIN)/%: $(BUILD)/obj/workers/%.o $(WORKER_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+$(BUILD)/tests/test_%: $(BUILD)/obj/tests/unit/test_%.o $(call objects,$(TEST_SHARED_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(CMOCKA_LIBS) $(LIBS) -o $@)
+
+$(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+$(BUILD)/tests/lib%.so: tests/candidates/%.c $(BUILD)/flags.key $(BUILD)/revision.key
+	$(call run,LD,$(CC) $(CFLAGS_candidate) $(call revision_of,$<,$(FLAGS_candidate)) -MMD -MP -MF $(BUILD)/obj/$<.d $(SHARED) $(LINK) $< -ldl -lm -o $@)
+
+# $(call kernel_rules,FOLDER,KIND,DEVICE,BUILD)
+define kernel_rules
+$4/obj/$1/%.o: $1/%.c $4/flags.key
+	$$(call run,CC,$$(CC) $$(CFLAGS_$2) $$(if $$(filter cuda,$3),$$(CUDA_CFLAGS)) $$(call revision_of,$$<,$$(FLAGS_$2)) $$(depend) -c $$< -o $$@)
+$4/obj/$1/%.cu.o: $1/%.cu $4/flags.key
+	$$(call run,NV,$$(NVCC) $$(NVCC_FLAGS) -MMD -MF $$(@:.o=.d) -c $$< -o $$@)
+$(patsubst %.c,$4/obj/%.o,$(filter $1/%,$(REVISION_SOURCES))): $(BUILD)/revision.key
+$(call kernel_out,$2,$3): $(patsubst %.c,$4/obj/%.o,$(sort $(wildcard $1/*.c))) $(patsubst %,$4/obj/%.o,$(sort $(wildcard $1/*.cu))) $(BUILD)/sources.key
+	$$(call run,LD,$$(CC) $$(FLAGS_$2) $$(SHARED) $$(LINK) -Wl$$(comma)-soname$$(comma)$$(@F) $$(filter %.o,$$^) $$(LIBS_$2_$3) -lm -o $$@)
+endef
+$(foreach f,$(KERNEL_FOLDERS),$(eval $(call kernel_rules,$f,$(call kind_of,$f),$(call device_of,$f),$(call kernel_build,$(call kind_of,$f)))))
+
+# Where there is no GPU the kernels are at least compiled.
+ifneq ($(and $(NVCC),$(CUDA_SOURCES)),)
+cuda-check: $(CUDA_OBJECTS)
+	@echo 'cuda     $(words $(CUDA_SOURCES)) .cu files compiled for $(CUDA_ARCHITECTURES:%=sm_%)'
+else
+cuda-check:
+	@echo 'cuda     $(if $(CUDA_SOURCES),no nvcc here: $(words $(CUDA_SOURCES)) .cu files not compiled,no .cu files yet)'
+endif
+
+# --- installing -----------------------------------------------------------------------------------------------------
+
+PREFIX ?= /usr/local
+ROOT := $(DESTDIR)$(PREFIX)
+SHARE := $(ROOT)/share/h3
+install: all
+	@install -d $(ROOT)/bin $(ROOT)/lib/h3 $(ROOT)/include/h3 $(SHARE)
+	@$(if $(PROGRAMS),install -m 755 $(PROGRAMS) $(ROOT)/bin)
+	@$(if $(KERNELS),install -m 755 $(KERNELS) $(ROOT)/lib/h3)
+	@install -m 644 include/h3/operator.h $(ROOT)/include/h3
+	@cp -R $(wildcard plans jobs scripts docs README.md generation-contract.json) $(SHARE)
+	@echo 'install  $(ROOT)/bin $(words $(PROGRAMS)) programs, lib/h3 $(words $(KERNELS)) libraries, include/h3/operator.h, share/h3'
+
+-include $(shell find $(BUILD)/obj $(CANDIDATE_BUILD)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,83 @@
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static int enabled = 1;
+static const double PLAIN_INTERVAL = 10.0, TERMINAL_INTERVAL = 0.1;
+
+void h3_log_enable(int enable) { enabled = enable; }
+
+double h3_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void h3_say(const char *format, ...)
+{
+    if (!enabled) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    fflush(stdout);
+}
+
+void h3_complain(const char *program, const char *message)
+{
+    fprintf(stderr, "%s: %s\n", program, message);
+    fflush(stderr);
+}
+
+/* "1 h 05 min", "3 min 20 s", "12 s" */
+static void spell_time(char *out, size_t size, double seconds)
+{
+    long whole = seconds < 0 ? 0 : seconds > 1e8 ? 100000000 : (long)(seconds + 0.5);
+    if (whole >= 3600) snprintf(out, size, "%ld h %02ld min", whole / 3600, whole / 60 % 60);
+    else if (whole >= 60) snprintf(out, size, "%ld min %02ld s", whole / 60, whole % 60);
+    else snprintf(out, size, "%ld s", whole);
+}
+
+static void show(const h3_progress *progress, double now, int last)
+{
+    double elapsed = now - progress->start, rate = elapsed > 0 ? (double)progress->done / elapsed : 0;
+    char time_text[40], line[240];
+    if (last) {
+        spell_time(time_text, sizeof time_text, elapsed);
+        snprintf(line, sizeof line, "%-18s %lld/%lld %s  in %s", progress->title, (long long)progress->done,
+                 (long long)progress->total, progress->unit, time_text);
+    } else {
+        spell_time(time_text, sizeof time_text, rate > 0 ? (double)(progress->total - progress->done) / rate : 0);
+        snprintf(line, sizeof line, "%-18s %lld/%lld %s  %.3g/s  %s left", progress->title, (long long)progress->done,
+                 (long long)progress->total, progress->unit, rate, rate > 0 ? time_text : "unknown time");
+    }
+    if (progress->terminal) fprintf(stderr, "\r%s\033[K%s", line, last ? "\n" : "");
+    else fprintf(stderr, "%s\n", line);
+    fflush(stderr);
+}
+
+void h3_progress_start(h3_progress *progress, const char *title, const char *unit, int64_t total)
+{
+    double now = h3_clock();
+    *progress = (h3_progress){.title = title, .unit = unit, .total = total, .start = now, .last = now};
+    progress->terminal = isatty(STDERR_FILENO);
+}
+
+void h3_progress_add(h3_progress *progress, int64_t count)
+{
+    double now = h3_clock();
+    progress->done += count;
+    if (!enabled || now - progress->last < (progress->terminal ? TERMINAL_INTERVAL : PLAIN_INTERVAL)) return;
+    progress->last = now;
+    show(progress, now, 0);
+}
+
+void h3_progress_end(h3_progress *progress)
+{
+    if (enabled) show(progress, h3_clock(), 1);
+}

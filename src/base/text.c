@@ -1,0 +1,180 @@
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HASH_BYTES = 32, CHUNK = 1 << 20, PIECE = 4 << 20 };
+
+h3_status h3_format(char **out, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vasprintf(out, format, arguments);
+    va_end(arguments);
+    if (length >= 0) return H3_OK;
+    *out = NULL;
+    return h3_error(H3_ENVIRONMENT, "out of memory for a text");
+}
+
+h3_status h3_path(char out[H3_PATH_MAX], const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(out, H3_PATH_MAX, format, arguments);
+    va_end(arguments);
+    if (length >= 0 && length < H3_PATH_MAX) return H3_OK;
+    return h3_error(H3_USAGE, "a path is too long: %.80s...; use a folder nearer to the root", out);
+}
+
+/* Opens a regular file without following a final symlink; a FIFO does not block. */
+static h3_status open_regular(int *out, struct stat *info, const char *path, h3_status status)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0) {
+        const char *reason = errno == ELOOP ? "a symbolic link, which is not followed" : strerror(errno);
+        return h3_error(errno == EMFILE || errno == ENFILE ? H3_ENVIRONMENT : status, "cannot open %s: %s; check the path", path,
+                        reason);
+    }
+    if (fstat(file, info) != 0 || !S_ISREG(info->st_mode)) {
+        close(file);
+        return h3_error(status, "%s is not a regular file; check the path", path);
+    }
+    *out = file;
+    return H3_OK;
+}
+
+/* Reads until `size` bytes or the end of the file. */
+static h3_status read_up_to(int file, void *data, size_t size, size_t *got, const char *path)
+{
+    *got = 0;
+    while (*got < size) {
+        ssize_t n = read(file, (char *)data + *got, size - *got);
+        if (n == 0) break;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return h3_error(H3_ENVIRONMENT, "cannot read %s: %s; check the disk", path, strerror(errno));
+        *got += (size_t)n;
+    }
+    return H3_OK;
+}
+
+static h3_status read_opened(char **out, size_t *size, int file, const struct stat *info, const char *path, size_t limit,
+                             h3_status status)
+{
+    if ((uintmax_t)info->st_size > limit)
+        return h3_error(status, "%s is larger than the %zu bytes that it may have", path, limit);
+    size_t expected = (size_t)info->st_size;
+    char *text = malloc(expected + 1); /* one more, so that a file that grows is noticed */
+    if (text == NULL) return h3_error(H3_ENVIRONMENT, "out of memory: %zu bytes for %s", expected, path);
+    h3_status result = read_up_to(file, text, expected + 1, size, path);
+    if (result == H3_OK && *size != expected) result = h3_error(status, "%s changed while it was read; try again", path);
+    if (result != H3_OK) {
+        free(text);
+        return result;
+    }
+    text[expected] = 0;
+    *out = text;
+    return H3_OK;
+}
+
+h3_status h3_file_read(char **out, size_t *size, const char *path, size_t limit, h3_status status)
+{
+    int file;
+    struct stat info;
+    *out = NULL;
+    *size = 0;
+    H3_TRY(open_regular(&file, &info, path, status));
+    h3_status result = read_opened(out, size, file, &info, path, limit, status);
+    close(file);
+    return result;
+}
+
+static void to_hex(char out[H3_SHA256_HEX], const unsigned char hash[HASH_BYTES])
+{
+    for (int i = 0; i < HASH_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", hash[i]);
+}
+
+static h3_status no_hash(void) { return h3_error(H3_ENVIRONMENT, "SHA-256 is not available; check the installation of OpenSSL"); }
+
+h3_status h3_sha256(char out[H3_SHA256_HEX], const void *data, size_t size)
+{
+    unsigned char hash[HASH_BYTES];
+    if (!EVP_Digest(data, size, hash, NULL, EVP_sha256(), NULL)) return no_hash();
+    to_hex(out, hash);
+    return H3_OK;
+}
+
+static h3_status hash_opened(unsigned char hash[HASH_BYTES], EVP_MD_CTX *context, int file, char *chunk, int64_t *size,
+                             const char *path)
+{
+    size_t got;
+    if (!EVP_DigestInit_ex(context, EVP_sha256(), NULL)) return no_hash();
+    do {
+        H3_TRY(read_up_to(file, chunk, CHUNK, &got, path));
+        if (!EVP_DigestUpdate(context, chunk, got)) return no_hash();
+        *size += (int64_t)got;
+    } while (got == CHUNK);
+    return EVP_DigestFinal_ex(context, hash, NULL) ? H3_OK : no_hash();
+}
+
+h3_status h3_sha256_file(char out[H3_SHA256_HEX], const char *path, int64_t *size, h3_status status)
+{
+    int file;
+    struct stat info;
+    int64_t bytes = 0;
+    unsigned char hash[HASH_BYTES];
+    H3_TRY(open_regular(&file, &info, path, status));
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    char *chunk = malloc(CHUNK);
+    h3_status result = context == NULL || chunk == NULL ? h3_error(H3_ENVIRONMENT, "out of memory to hash %s", path)
+                                                        : hash_opened(hash, context, file, chunk, &bytes, path);
+    free(chunk);
+    EVP_MD_CTX_free(context);
+    close(file);
+    if (result != H3_OK) return result;
+    to_hex(out, hash);
+    if (size != NULL) *size = bytes;
+    return H3_OK;
+}
+
+h3_status h3_digest(char out[H3_SHA256_HEX], const void *data, size_t size)
+{
+    size_t pieces = size / PIECE + (size % PIECE != 0);
+    int failed = 0;
+    unsigned char *hashes = malloc(pieces ? pieces * HASH_BYTES : 1);
+    if (hashes == NULL) return h3_error(H3_ENVIRONMENT, "out of memory to hash %zu bytes", size);
+    for (size_t i = 0; i < pieces; i++) {
+        size_t start = i * PIECE, length = size - start < PIECE ? size - start : PIECE;
+        failed |= !EVP_Digest((const char *)data + start, length, hashes + i * HASH_BYTES, NULL, EVP_sha256(), NULL);
+    }
+    h3_status result = failed ? no_hash() : h3_sha256(out, hashes, pieces * HASH_BYTES);
+    free(hashes);
+    return result;
+}
+
+int h3_glob(const char *pattern, const char *text)
+{
+    const char *star = NULL, *retry = NULL;
+    while (*text) {
+        if (*pattern == '*') {
+            star = ++pattern;
+            retry = text;
+        } else if (*pattern == '?' || *pattern == *text) {
+            pattern++;
+            text++;
+        } else if (star != NULL) {
+            pattern = star;
+            text = ++retry;
+        } else {
+            return 0;
+        }
+    }
+    while (*pattern == '*') pattern++;
+    return *pattern == 0;
+}

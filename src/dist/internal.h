@@ -1,0 +1,52 @@
+/* What the files of this folder share. Every wait of the main thread goes through h3_ranks_wait, so that the watchdog knows of it. */
+#ifndef H3_DIST_INTERNAL_H
+#define H3_DIST_INTERNAL_H
+
+#include <mpi.h>
+#include <stdatomic.h>
+
+#include "dist/ranks.h"
+
+/* Tags above those that callers may use. */
+enum { H3_TAG_LIMIT = 1000, H3_TAG_TO_NEXT = H3_TAG_LIMIT, H3_TAG_TO_PREVIOUS, H3_TAG_GATHER };
+
+typedef struct h3_parcel h3_parcel; /* one message under way, with its bytes */
+
+struct h3_outbox {
+    h3_parcel *first;
+    struct h3_link_end *ends;
+    size_t piece;        /* bytes of the largest single MPI message, the same on every rank */
+    atomic_int under_way; /* parcels in the list: the watchdog's thread moves their bytes while the main thread computes */
+    int broken;          /* an MPI call failed: the ranks can no longer end together */
+};
+
+/* H3_ENVIRONMENT, with both ranks' names, unless `code` is MPI_SUCCESS. `peer` -1: all ranks. */
+h3_status h3_ranks_check(h3_ranks *ranks, int code, const char *what, int peer);
+/* Polls until the request is done; `what` and `peer` as above. */
+h3_status h3_ranks_wait(h3_ranks *ranks, MPI_Request *request, const char *what, int peer);
+/* One line "program: message" on stderr, then the whole job ends with exit code `code`. The first caller in a process wins. */
+void h3_ranks_end_job(int code, const char *program, const char *message) __attribute__((noreturn));
+
+/* Outbox. A parcel takes over `data` (from malloc's family), also when this fails. Until it is posted, h3_parcel_free gets rid of it. */
+h3_status h3_outbox_open(h3_ranks *ranks);
+h3_status h3_parcel_new(h3_parcel **out, const h3_ranks *ranks, void *data, size_t size);
+void h3_parcel_free(h3_parcel *parcel);
+h3_status h3_parcel_post(h3_ranks *ranks, int to, int tag, h3_parcel *parcel);
+/* H3_INTEGRITY when the sender's size is another one; its bytes are taken from the line nevertheless. */
+h3_status h3_parcel_receive(h3_ranks *ranks, int from, int tag, void *data, size_t size);
+/* Frees what has been delivered. */
+h3_status h3_outbox_reap(h3_ranks *ranks);
+/* Waits until everything is delivered. */
+h3_status h3_outbox_flush(h3_ranks *ranks);
+void h3_outbox_free(h3_ranks *ranks);
+
+/* Watchdog. Open is collective; leave and enter bracket a legitimate wait. */
+h3_status h3_watchdog_open(h3_ranks *ranks);
+void h3_watchdog_enter(struct h3_watchdog *dog, const char *what, int peer);
+void h3_watchdog_leave(struct h3_watchdog *dog);
+/* All ranks are known to be here: says good-bye to the neighbours, waits for theirs, ends the thread. */
+void h3_watchdog_close(h3_ranks *ranks);
+/* The watchdog's own communicator, for the barrier before closing it. */
+MPI_Comm h3_watchdog_comm(const struct h3_watchdog *dog);
+
+#endif

@@ -1,0 +1,148 @@
+#include "model/weights.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "model/synth.h"
+#include "model/weights_internal.h"
+
+static h3_status new_weights(h3_weights **out)
+{
+    void *memory;
+    *out = NULL;
+    H3_TRY(h3_alloc(&memory, 1, sizeof(h3_weights), "the weights"));
+    *out = memory;
+    return H3_OK;
+}
+
+h3_status h3_weights_open(h3_weights **out, const char *folder)
+{
+    h3_weights *weights;
+    *out = NULL;
+    H3_TRY(new_weights(&weights));
+    h3_status status = h3_weights_load_folder(weights, folder);
+    if (status != H3_OK) h3_weights_free(weights);
+    else *out = weights;
+    return status;
+}
+
+h3_status h3_weights_synthetic(h3_weights **out, const h3_config *config, uint64_t seed)
+{
+    h3_weights *weights;
+    *out = NULL;
+    H3_TRY(new_weights(&weights));
+    weights->config = *config;
+    weights->seed = seed;
+    h3_status status = h3_inventory_new(&weights->inventory, config);
+    if (status != H3_OK) h3_weights_free(weights);
+    else *out = weights;
+    return status;
+}
+
+void h3_weights_free(h3_weights *weights)
+{
+    if (weights == NULL) return;
+    for (size_t i = 0; i < weights->shard_count; i++) {
+        free(weights->shards[i].name);
+        h3_safetensors_close(&weights->shards[i].file);
+    }
+    free(weights->shards);
+    free(weights->tensors);
+    h3_inventory_free(&weights->inventory);
+    free(weights);
+}
+
+const h3_config *h3_weights_config(const h3_weights *weights) { return &weights->config; }
+
+const h3_inventory *h3_weights_inventory(const h3_weights *weights) { return &weights->inventory; }
+
+static h3_status make_tensor(h3_tensor *out, const h3_weights *weights, const h3_parameter *parameter)
+{
+    float base, amp;
+    h3_tensor tensor;
+    H3_TRY(h3_tensor_new(&tensor, parameter->dtype, parameter->rank, parameter->shape));
+    h3_synth_parameter_scale(parameter, &base, &amp);
+    h3_status status = h3_synth_fill(&tensor, weights->seed, parameter->name, base, amp);
+    if (status != H3_OK) h3_tensor_free(&tensor);
+    else *out = tensor;
+    return status;
+}
+
+h3_status h3_weights_read(h3_tensor *out, const h3_weights *weights, const char *name)
+{
+    *out = (h3_tensor){0};
+    const h3_parameter *parameter = h3_inventory_find(&weights->inventory, name);
+    if (parameter == NULL) return h3_error(H3_USAGE, "the model has no parameter \"%.200s\"; check the name", name);
+    if (!weights->is_folder) return make_tensor(out, weights, parameter);
+    return h3_tensor_convert(out, weights->tensors[parameter - weights->inventory.items], parameter->dtype);
+}
+
+/* cJSON's builders return NULL for want of memory only; `good` collects that. */
+static h3_status shard_identity(cJSON *list, const h3_shard *shard, int *good)
+{
+    char hash[H3_SHA256_HEX];
+    H3_TRY(h3_sha256(hash, shard->file.image, shard->file.size));
+    cJSON *item = cJSON_CreateObject();
+    if (!cJSON_AddItemToArray(list, item)) {
+        cJSON_Delete(item);
+        *good = 0;
+        return H3_OK;
+    }
+    *good &= cJSON_AddStringToObject(item, "path", shard->name) != NULL;
+    h3_json_add_integer(item, "size", (int64_t)shard->file.size);
+    *good &= cJSON_GetObjectItemCaseSensitive(item, "size") != NULL;
+    *good &= cJSON_AddStringToObject(item, "sha256", hash) != NULL;
+    return H3_OK;
+}
+
+static h3_status folder_identity(cJSON *object, const h3_weights *weights, int *good)
+{
+    *good &= cJSON_AddStringToObject(object, "kind", "folder") != NULL;
+    *good &= cJSON_AddStringToObject(object, "config_sha256", weights->config_sha256) != NULL;
+    if (weights->index_sha256[0] != 0) *good &= cJSON_AddStringToObject(object, "index_sha256", weights->index_sha256) != NULL;
+    else *good &= cJSON_AddNullToObject(object, "index_sha256") != NULL;
+    cJSON *list = cJSON_AddArrayToObject(object, "shards");
+    *good &= list != NULL;
+    for (size_t i = 0; i < weights->shard_count && *good; i++) H3_TRY(shard_identity(list, &weights->shards[i], good));
+    return H3_OK;
+}
+
+static h3_status synthetic_identity(cJSON *object, const h3_weights *weights, int *good)
+{
+    char *config, *text = NULL, hash[H3_SHA256_HEX], seed[24];
+    cJSON *parsed = NULL;
+    h3_status status;
+    snprintf(seed, sizeof seed, "%" PRIu64, weights->seed);
+    H3_TRY(h3_config_canonical(&weights->config, &config));
+    H3_GOTO(h3_format(&text, "h3synth-v1\n%s\n%s", seed, config), done);
+    H3_GOTO(h3_sha256(hash, text, strlen(text)), done);
+    H3_GOTO(h3_json_parse(&parsed, config, strlen(config), "the canonical configuration", H3_INTEGRITY), done);
+    *good &= cJSON_AddStringToObject(object, "kind", "synthetic") != NULL;
+    *good &= cJSON_AddStringToObject(object, "scheme", "h3synth-v1") != NULL;
+    if (weights->seed < (uint64_t)1 << 53) *good &= cJSON_AddNumberToObject(object, "seed", (double)weights->seed) != NULL;
+    else *good &= cJSON_AddRawToObject(object, "seed", seed) != NULL;
+    if (cJSON_AddItemToObject(object, "config", parsed)) parsed = NULL;
+    else *good = 0;
+    *good &= cJSON_AddStringToObject(object, "sha256", hash) != NULL;
+done:
+    cJSON_Delete(parsed);
+    free(text);
+    free(config);
+    return status;
+}
+
+h3_status h3_weights_identity(const h3_weights *weights, cJSON **out)
+{
+    cJSON *object = cJSON_CreateObject();
+    int good = object != NULL;
+    h3_status status = H3_OK;
+    *out = NULL;
+    if (good) status = weights->is_folder ? folder_identity(object, weights, &good) : synthetic_identity(object, weights, &good);
+    if (status == H3_OK && !good) status = h3_error(H3_ENVIRONMENT, "out of memory for the identity of the weights");
+    if (status != H3_OK) cJSON_Delete(object);
+    else *out = object;
+    return status;
+}

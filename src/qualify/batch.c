@@ -1,0 +1,128 @@
+#include "qualify/batch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void add(h3_batch_variant *out, int *count, int most, h3_batch_variant variant)
+{
+    if (*count < most) out[(*count)++] = variant;
+}
+
+int h3_batch_variants(h3_batch_variant *out, int most, int64_t rows)
+{
+    static const int64_t populations[] = {1, 2, 3, 5, 8, 17, 45}, edges[] = {1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257};
+    int count = 0;
+    for (size_t i = 0; i < sizeof populations / sizeof *populations; i++) {
+        h3_batch_variant v = {.items = populations[i]};
+        snprintf(v.name, sizeof v.name, "%lld items", (long long)v.items);
+        add(out, &count, most, v);
+    }
+    for (int64_t position = 1; position <= 2; position++) {
+        h3_batch_variant v = {.items = 3, .position = position};
+        snprintf(v.name, sizeof v.name, "position %lld of 3 items", (long long)position);
+        add(out, &count, most, v);
+    }
+    add(out, &count, most, (h3_batch_variant){.name = "3 items, other neighbours", .items = 3, .position = 1, .negated = 1});
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+        h3_batch_variant v = {.items = 1, .rows = edges[i]};
+        snprintf(v.name, sizeof v.name, "%lld rows", (long long)v.rows);
+        add(out, &count, most, v);
+    }
+    int64_t chunk = rows / 3 + 1;
+    for (int64_t offset = 0; offset < rows; offset += chunk) {
+        h3_batch_variant v = {.items = 1, .rows = offset + chunk <= rows ? chunk : rows - offset, .offset = offset};
+        snprintf(v.name, sizeof v.name, "chunk of rows %lld to %lld", (long long)offset, (long long)(offset + v.rows - 1));
+        add(out, &count, most, v);
+    }
+    return count;
+}
+
+int h3_batch_partial(const h3_batch_variant *variant) { return variant->rows != 0; }
+
+/* The source row that stands at place `row` of item `item`: neighbours are the same rows, rolled by a different amount each. */
+static int64_t source_row(const h3_batch_variant *variant, int64_t item, int64_t row, int64_t rows)
+{
+    int64_t roll = item == variant->position ? variant->offset : variant->offset + 7 * (item + 1);
+    return (row + roll) % rows;
+}
+
+static void negate(char *row, size_t bytes, int32_t dtype)
+{
+    if (dtype == H3_BF16)
+        for (size_t i = 1; i < bytes; i += 2) row[i] = (char)(row[i] ^ 0x80);
+    if (dtype == H3_F32)
+        for (size_t i = 3; i < bytes; i += 4) row[i] = (char)(row[i] ^ 0x80);
+}
+
+static h3_status gather(h3_tensor *out, const h3_device *device, const h3_tensor *source, const h3_batch_variant *variant, int64_t source_rows)
+{
+    h3_tensor host, gathered;
+    int64_t length = variant->rows != 0 ? variant->rows : source_rows;
+    size_t row_bytes = h3_tensor_bytes(source) / (size_t)source_rows;
+    int64_t shape[H3_MAX_RANK];
+    memcpy(shape, source->shape, sizeof shape);
+    shape[0] = source->rank == 4 ? variant->items : variant->items * length;
+    if (source->rank == 4) shape[1] = length;
+    H3_TRY(h3_device_download(&host, device, source));
+    h3_status status = h3_tensor_new(&gathered, source->dtype, source->rank, shape);
+    for (int64_t item = 0; status == H3_OK && item < variant->items; item++) {
+        for (int64_t row = 0; row < length; row++) {
+            char *to = (char *)gathered.data + (size_t)(item * length + row) * row_bytes;
+            memcpy(to, (const char *)host.data + (size_t)source_row(variant, item, row, source_rows) * row_bytes, row_bytes);
+            if (variant->negated && item != variant->position) negate(to, row_bytes, source->dtype);
+        }
+    }
+    if (status == H3_OK) status = h3_device_upload(out, device, &gathered);
+    h3_tensor_free(&host);
+    h3_tensor_free(&gathered);
+    return status;
+}
+
+/* The table belongs to all rows; temb is gathered by timesteps, so that adaln_projection meets other row counts too. */
+static h3_status gather_all(h3_block_state *out, const h3_device *device, const h3_block_state *source, const h3_batch_variant *variant, int attention)
+{
+    h3_batch_variant whole = *variant;
+    int64_t rows = source->value[H3_VALUE_X].shape[0];
+    whole.rows = whole.offset = 0;
+    for (int32_t i = 0; i < H3_VALUE_COUNT; i++) {
+        const h3_tensor *value = &source->value[i], *grad = &source->grad[i];
+        int keys = attention && (i == H3_NODE_ROPE_K || i == H3_NODE_V_PROJ);
+        int table = i == H3_NODE_ADALN;
+        if (value->data != NULL && table) H3_TRY(h3_device_duplicate(&out->value[i], device, value));
+        if (value->data != NULL && !table)
+            H3_TRY(gather(&out->value[i], device, value, keys ? &whole : variant, i == H3_VALUE_TEMB ? value->shape[0] : rows));
+        if (grad->data != NULL && i < H3_NODE_COUNT && !table) H3_TRY(gather(&out->grad[i], device, grad, variant, rows));
+    }
+    return H3_OK;
+}
+
+h3_status h3_batch_state(h3_block_state *out, const h3_device *device, const h3_block_state *source, const h3_batch_variant *variant, int attention)
+{
+    memset(out, 0, sizeof *out);
+    out->batch = variant->items;
+    h3_status status = gather_all(out, device, source, variant, attention);
+    if (status != H3_OK) h3_batch_state_free(out, device);
+    return status;
+}
+
+void h3_batch_state_free(h3_block_state *state, const h3_device *device)
+{
+    for (int32_t i = 0; i < H3_VALUE_COUNT; i++) {
+        h3_device_free(&state->value[i], device);
+        h3_device_free(&state->grad[i], device);
+    }
+    memset(state, 0, sizeof *state);
+}
+
+int64_t h3_batch_first_difference(const h3_tensor *original, const h3_tensor *batched, const h3_batch_variant *variant, int64_t original_rows)
+{
+    size_t row_bytes = h3_tensor_bytes(original) / (size_t)original_rows;
+    int64_t length = variant->rows != 0 ? variant->rows : original_rows;
+    for (int64_t row = 0; row < length; row++) {
+        int64_t from = source_row(variant, variant->position, row, original_rows);
+        if (memcmp((const char *)batched->data + (size_t)(variant->position * length + row) * row_bytes, (const char *)original->data + (size_t)from * row_bytes,
+                   row_bytes) != 0)
+            return from;
+    }
+    return -1;
+}

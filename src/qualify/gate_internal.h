@@ -1,0 +1,45 @@
+/* What the parts of the block-0 section share. */
+#ifndef H3_QUALIFY_GATE_INTERNAL_H
+#define H3_QUALIFY_GATE_INTERNAL_H
+
+#include "qualify/gate.h"
+#include "store/artifact.h"
+
+/* All walks of block 0 on one layout. */
+typedef struct h3_gate_block {
+    h3_gate *gate;
+    const h3_plan_layout *layout;
+    h3_layout_record *record; /* NULL in the second process */
+    const h3_operator *provider_operators[H3_NODE_COUNT];
+    h3_engine engine;
+    h3_plan_inputs inputs;
+    h3_block_params bf16, fp32;
+    h3_tensor x, temb, dx2;            /* BF16 block input, float32 temb, gradient of the block's output; from the artifacts */
+    h3_artifact golden;                /* FP32 artifact of block 0 */
+    h3_tensor outside[2];              /* modulation index, rotary tables of both precisions; owned */
+    h3_block_state provider;           /* BF16 provider, chained: the source of all isolated walks */
+    h3_block_state provider_isolated;  /* BF16 provider's nodes on those inputs */
+    h3_block_state golden_isolated;    /* FP32 nodes on those inputs */
+    h3_block_state isolated, repeat;   /* candidate */
+    h3_block_state chained;            /* candidate */
+    int32_t chained_done[2][H3_NODE_COUNT];
+    int32_t unusable[2][H3_NODE_COUNT]; /* the candidate's isolated call failed */
+} h3_gate_block;
+
+/* A tensor that a node's call makes in one direction: forward 0 is the output; backward the gradients. NULL past the last one. `name`
+ * is "out", "din0".., "dparam0", "row_grad0", "dtable"; `rows` counts its rows for the worst-row figure. */
+const h3_tensor *h3_gate_product(const h3_node_result *result, h3_direction direction, int index, const char **name);
+enum { H3_GATE_PRODUCTS = H3_MAX_IN + 2 + 2 + 1 };
+int64_t h3_gate_product_rows(const h3_tensor *tensor, const char *name, int32_t node);
+
+h3_cell *h3_gate_cell(h3_gate_block *block, int32_t node, h3_direction direction, h3_check_kind kind); /* NULL when not wanted */
+
+/* Parts of the section; each fills its cells. */
+h3_status h3_gate_isolated(h3_gate_block *block);
+h3_status h3_gate_batch(h3_gate_block *block);
+h3_status h3_gate_chained(h3_gate_block *block);
+
+/* Adds digest lines of a walk. */
+h3_status h3_gate_add_digests(h3_gate_block *block, const char *where, const h3_block_state *state);
+
+#endif

@@ -1,0 +1,195 @@
+/* Isolated checks of block 0: every candidate node on the BF16 provider's inputs, alone, again, and in other company. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "qualify/batch.h"
+#include "qualify/gate_internal.h"
+
+/* Calls one candidate node; an operator's failure is a failed check, not a failure of the gate. */
+static void call_node(h3_gate_block *block, h3_block_state *state, int32_t node, h3_direction direction)
+{
+    h3_walk walk = {&block->engine, block->gate->candidate->operators, &block->bf16, state, &block->provider, NULL};
+    h3_status status = block->unusable[H3_FORWARD][node] ? H3_FAILED : H3_OK;
+    if (status == H3_OK) status = direction == H3_FORWARD ? h3_walk_node_forward(&walk, node) : h3_walk_node_backward(&walk, node);
+    else h3_error(H3_FAILED, "its forward did not run");
+    if (status == H3_OK) return;
+    block->unusable[direction][node] = 1;
+    h3_cell_fail(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION), h3_error_text());
+}
+
+static void check_execution(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_node_result *result = &block->isolated.node[node];
+    const h3_call_report *report = direction == H3_FORWARD ? &result->forward : &result->backward;
+    h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION);
+    char text[200];
+    if (block->unusable[direction][node]) return;
+    snprintf(block->record->node[node].kernel[direction], sizeof block->record->node[node].kernel[direction], "%.95s", report->kernel);
+    if (report->kernel[0] == 0) h3_cell_fail(cell, "the operator does not say which kernel ran");
+    snprintf(text, sizeof text, "fallback: %.80s ran instead of the bound operator's own kernel", report->kernel);
+    if (report->fallback != 0) h3_cell_fail(cell, text);
+    h3_cell_pass(cell);
+}
+
+static void check_repeat(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_tensor *first, *second;
+    const char *name;
+    h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_REPEAT);
+    if (cell == NULL || block->unusable[direction][node]) return;
+    for (int i = 0; (first = h3_gate_product(&block->isolated.node[node], direction, i, &name)) != NULL; i++) {
+        second = h3_gate_product(&block->repeat.node[node], direction, i, &name);
+        if (first->data == NULL) continue;
+        if (second->data == NULL || memcmp(first->data, second->data, h3_tensor_bytes(first)) != 0) h3_cell_fail(cell, name);
+    }
+    for (int i = 0; direction == H3_FORWARD && i < H3_MAX_SAVED; i++) {
+        first = &block->isolated.node[node].saved[i];
+        second = &block->repeat.node[node].saved[i];
+        if (first->data != NULL && (second->data == NULL || memcmp(first->data, second->data, h3_tensor_bytes(first)) != 0)) h3_cell_fail(cell, "saved tensor");
+    }
+    h3_cell_pass(cell);
+}
+
+/* Attention's tensors share one q over a head vector. */
+static int64_t group_of(const h3_gate_block *block, int32_t node) { return node == H3_NODE_ATTENTION ? block->engine.config->attention_head_dim : 1; }
+
+static h3_status check_figures(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_tensor *x;
+    const char *name;
+    if (block->unusable[direction][node]) return H3_OK;
+    for (int i = 0; (x = h3_gate_product(&block->isolated.node[node], direction, i, &name)) != NULL; i++) {
+        const h3_tensor *p = h3_gate_product(&block->provider_isolated.node[node], direction, i, &name);
+        const h3_tensor *g = h3_gate_product(&block->golden_isolated.node[node], direction, i, &name);
+        h3_figures candidate, provider;
+        if (g->data == NULL) continue;
+        int64_t rows = h3_gate_product_rows(g, name, node), group = group_of(block, node);
+        H3_TRY(h3_figures_of(&candidate, x, g, rows, group));
+        H3_TRY(h3_figures_of(&provider, p, g, rows, group));
+        h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_ERROR), candidate.error, h3_isolated_error_bound(&provider), provider.error, name);
+        h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_BIAS), fabs(candidate.bias), h3_isolated_bias_bound(&provider), provider.bias, name);
+        h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_WORST_ROW), candidate.worst_row, h3_isolated_worst_bound(&provider), provider.worst_row, name);
+        if (memcmp(x->data, p->data, h3_tensor_bytes(x)) != 0) block->record->node[node].isolated_drift[direction] = 1;
+    }
+    return H3_OK;
+}
+
+/* Element i of a node's tensor, in words: packed row, head and channel where there are heads. */
+static void place_in_words(char out[96], const h3_tensor *tensor, int64_t index)
+{
+    int64_t inner = tensor->shape[tensor->rank - 1];
+    if (tensor->rank >= 3)
+        snprintf(out, 96, "row %lld head %lld channel %lld", (long long)(index / (inner * tensor->shape[tensor->rank - 2])),
+                 (long long)(index / inner % tensor->shape[tensor->rank - 2]), (long long)(index % inner));
+    else
+        snprintf(out, 96, "row %lld channel %lld", (long long)(index / inner), (long long)(index % inner));
+}
+
+static h3_status check_promise(h3_gate_block *block, int32_t node)
+{
+    h3_cell *cell = h3_gate_cell(block, node, H3_FORWARD, H3_CHECK_PROMISE);
+    const h3_tensor *x = &block->isolated.node[node].out, *p = &block->provider_isolated.node[node].out;
+    h3_difference difference;
+    char text[200], place[96];
+    if (cell == NULL || block->unusable[H3_FORWARD][node]) return H3_OK;
+    H3_TRY(h3_difference_of(&difference, x, p));
+    cell->value = (double)difference.differing;
+    cell->bound = 0.0;
+    if (difference.differing == 0) {
+        h3_cell_pass(cell);
+        return H3_OK;
+    }
+    place_in_words(place, x, difference.first);
+    snprintf(text, sizeof text, "not the provider's bytes: %lld of %lld elements differ, first at %.60s, worst %lld ulp", (long long)difference.differing,
+             (long long)difference.count, place, (long long)difference.worst_ulp);
+    h3_cell_fail(cell, text);
+    return H3_OK;
+}
+
+h3_status h3_gate_isolated(h3_gate_block *block)
+{
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++)
+        for (int direction = 0; direction < 2; direction++) call_node(block, &block->isolated, node, direction);
+    H3_TRY(h3_gate_add_digests(block, "isolated", &block->isolated));
+    if (block->record == NULL) return H3_OK;
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
+        for (int direction = 0; direction < 2; direction++) {
+            if (!block->unusable[direction][node]) call_node(block, &block->repeat, node, direction);
+            check_execution(block, node, direction);
+            check_repeat(block, node, direction);
+            H3_TRY(check_figures(block, node, direction));
+        }
+        H3_TRY(check_promise(block, node));
+    }
+    return H3_OK;
+}
+
+/* One node in one variant: forward and backward on the gathered inputs, compared with the isolated result row by row. */
+static void compare_rows(h3_gate_block *block, const h3_batch_variant *variant, const h3_node_result *result, int32_t node, h3_direction direction)
+{
+    const h3_tensor *original;
+    const char *name;
+    h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_BATCH);
+    int64_t rows = node == H3_NODE_ADALN ? block->temb.shape[0] : block->inputs.layout.rows;
+    for (int i = 0; (original = h3_gate_product(&block->isolated.node[node], direction, i, &name)) != NULL; i++) {
+        const h3_tensor *batched = h3_gate_product(result, direction, i, &name);
+        int sums_rows = strncmp(name, "dparam", 6) == 0 || (node == H3_NODE_ATTENTION && h3_batch_partial(variant) && i > 0);
+        char text[200];
+        if (original->data == NULL || sums_rows) continue;
+        int64_t row = h3_batch_first_difference(original, batched, variant, rows);
+        if (row < 0) continue;
+        snprintf(text, sizeof text, "%.20s: row %lld changes with %.80s", name, (long long)row, variant->name);
+        h3_cell_fail(cell, text);
+    }
+}
+
+static void run_variant_node(h3_gate_block *block, const h3_batch_variant *variant, const h3_block_state *source, int32_t node)
+{
+    h3_block_state state = {.batch = source->batch};
+    h3_walk walk = {&block->engine, block->gate->candidate->operators, &block->bf16, &state, source, NULL};
+    for (int direction = 0; direction < 2; direction++) {
+        h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_BATCH);
+        char text[200];
+        if (direction == H3_BACKWARD && node == H3_NODE_ADALN) break;
+        h3_status status = direction == H3_FORWARD ? h3_walk_node_forward(&walk, node) : h3_walk_node_backward(&walk, node);
+        if (status != H3_OK) {
+            snprintf(text, sizeof text, "fails with %.60s: %.120s", variant->name, h3_error_text());
+            h3_cell_fail(cell, text);
+            break;
+        }
+        compare_rows(block, variant, &state.node[node], node, direction);
+    }
+    h3_block_state_free(&state, block->engine.device);
+}
+
+static int wants_batch(h3_gate_block *block, int32_t node)
+{
+    int wanted = h3_gate_cell(block, node, H3_FORWARD, H3_CHECK_BATCH) != NULL || h3_gate_cell(block, node, H3_BACKWARD, H3_CHECK_BATCH) != NULL;
+    return wanted && !block->unusable[H3_FORWARD][node] && !block->unusable[H3_BACKWARD][node];
+}
+
+static h3_status run_variant(h3_gate_block *block, const h3_batch_variant *variant, int attention)
+{
+    h3_block_state source;
+    int any = 0;
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++) any |= (node == H3_NODE_ATTENTION) == attention && wants_batch(block, node);
+    if (!any) return H3_OK;
+    H3_TRY(h3_batch_state(&source, block->engine.device, &block->provider, variant, attention));
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++)
+        if ((node == H3_NODE_ATTENTION) == attention && wants_batch(block, node)) run_variant_node(block, variant, &source, node);
+    h3_batch_state_free(&source, block->engine.device);
+    return H3_OK;
+}
+
+h3_status h3_gate_batch(h3_gate_block *block)
+{
+    h3_batch_variant variants[64];
+    int count = h3_batch_variants(variants, 64, block->inputs.layout.rows);
+    for (int i = 0; i < count; i++)
+        for (int attention = 0; attention < 2; attention++) H3_TRY(run_variant(block, &variants[i], attention));
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++)
+        for (int direction = 0; direction < 2; direction++)
+            if (wants_batch(block, node)) h3_cell_pass(h3_gate_cell(block, node, direction, H3_CHECK_BATCH));
+    return H3_OK;
+}

@@ -1,0 +1,149 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "qualify/gate_report.h"
+
+const char *const h3_drift_names[6] = {"first_drift",        "first_isolated_drift",    "first_repeat_drift",
+                                       "first_batch_drift", "first_grad_repeat_drift", "first_grad_batch_drift"};
+
+/* Real execution order: forward nodes ascending, then backward nodes descending. */
+static void place(int i, int32_t *node, h3_direction *direction)
+{
+    *direction = i < H3_NODE_COUNT ? H3_FORWARD : H3_BACKWARD;
+    *node = *direction == H3_FORWARD ? i : 2 * H3_NODE_COUNT - 1 - i;
+}
+
+/* first_failure looks at what a node does on its own inputs; a chained error may come from the nodes before. */
+static int is_own(h3_check_kind kind) { return kind != H3_CHECK_CHAINED; }
+
+static void note_failed(h3_gate_result *result, const char *name, const h3_cell *cell)
+{
+    if (result->first_failed_check[0] != 0) return;
+    snprintf(result->first_failed_check, sizeof result->first_failed_check, "%s", name);
+    snprintf(result->first_failed_detail, sizeof result->first_failed_detail, "%s", cell->detail);
+    result->first_failed_value = cell->value;
+    result->first_failed_bound = cell->bound;
+}
+
+static void count_cells(h3_gate_result *result, const h3_layout_record *layout, int32_t node, h3_direction direction, int own)
+{
+    for (int kind = 0; kind < H3_CHECK_KINDS; kind++) {
+        const h3_cell *cell = &layout->node[node].cell[direction][kind];
+        char name[240];
+        if (cell->state == H3_CELL_ABSENT || is_own(kind) != own) continue;
+        result->checks++;
+        result->not_run += cell->state == H3_CELL_NOT_RUN;
+        result->failed += cell->state == H3_CELL_FAILED;
+        h3_check_name(name, layout->name, node, direction, kind);
+        if (cell->state == H3_CELL_FAILED) note_failed(result, name, cell);
+        if (cell->state == H3_CELL_FAILED && own && result->failure_node < 0) {
+            result->failure_node = node;
+            result->failure_direction = direction;
+            result->failure_layout = layout;
+        }
+    }
+}
+
+static void judge_block0(h3_gate_result *result)
+{
+    /* The earliest node of any layout comes first; within a node the layouts in the plan's order. */
+    for (int own = 1; own >= 0; own--) {
+        for (int i = 0; i < 2 * H3_NODE_COUNT; i++) {
+            int32_t node;
+            h3_direction direction;
+            place(i, &node, &direction);
+            for (size_t l = 0; l < result->layout_count; l++) count_cells(result, &result->layouts[l], node, direction, own);
+        }
+    }
+}
+
+static int drifted(const h3_node_record *record, int which, h3_direction direction)
+{
+    static const h3_check_kind kinds[6] = {0, 0, H3_CHECK_REPEAT, H3_CHECK_BATCH, H3_CHECK_REPEAT, H3_CHECK_BATCH};
+    if (which == 0) return record->drift[direction];
+    if (which == 1) return record->isolated_drift[direction];
+    if ((which >= 4) != (direction == H3_BACKWARD)) return 0;
+    return record->cell[direction][kinds[which]].state == H3_CELL_FAILED;
+}
+
+static void find_drifts(h3_gate_result *result)
+{
+    for (int which = 0; which < 6; which++) {
+        for (int i = 0; i < 2 * H3_NODE_COUNT && result->drift[which][0] == 0; i++) {
+            int32_t node;
+            h3_direction direction;
+            place(i, &node, &direction);
+            for (size_t l = 0; l < result->layout_count && result->drift[which][0] == 0; l++)
+                if (drifted(&result->layouts[l].node[node], which, direction))
+                    snprintf(result->drift[which], sizeof result->drift[which], "%s%s", h3_nodes[node].name, direction == H3_BACKWARD ? " backward" : "");
+        }
+    }
+}
+
+/* Where a tensor of the full model stands in execution order: forward input side, blocks, output side; backward the other way round. */
+static int64_t full_place(const h3_gate_result *result, const h3_full_tensor *tensor, h3_direction direction)
+{
+    int64_t block = tensor->block == H3_INPUT_SIDE ? -1 : tensor->block == H3_OUTPUT_SIDE ? result->blocks : tensor->block;
+    return direction == H3_FORWARD ? block : result->blocks - block;
+}
+
+/* The first tensor, in execution order, that is not the provider's bytes. Ranks deliver their blocks in ascending order, each block's
+ * tensors in execution order. */
+static void find_full_drift(h3_gate_result *result, h3_direction direction)
+{
+    const h3_full_tensor *first = NULL;
+    for (size_t i = 0; i < result->full.count; i++) {
+        const h3_full_tensor *tensor = &result->full.tensors[i];
+        const char *slash = strchr(tensor->name, '/');
+        if (tensor->equal || slash == NULL || h3_is_gradient(slash + 1) != (direction == H3_BACKWARD)) continue;
+        if (first == NULL || full_place(result, tensor, direction) < full_place(result, first, direction)) first = tensor;
+    }
+    if (first != NULL) snprintf(result->full_drift[direction], sizeof result->full_drift[direction], "%s", first->name);
+}
+
+static void judge_full(h3_gate_result *result)
+{
+    find_full_drift(result, H3_FORWARD);
+    find_full_drift(result, H3_BACKWARD);
+    for (size_t i = 0; i < result->full.count; i++) {
+        const h3_full_tensor *tensor = &result->full.tensors[i];
+        result->bounds++;
+        if (tensor->error <= tensor->bound) continue;
+        h3_cell cell = {.value = tensor->error, .bound = tensor->bound};
+        char name[260];
+        result->bounds_failed++;
+        snprintf(name, sizeof name, "full.%s", tensor->name);
+        note_failed(result, name, &cell);
+    }
+    if (result->full.problem[0] != 0) {
+        h3_cell cell = {.value = NAN, .bound = 0.0};
+        snprintf(cell.detail, sizeof cell.detail, "%.199s", result->full.problem);
+        note_failed(result, "full.execution", &cell);
+    }
+}
+
+void h3_gate_judge(h3_gate_result *result)
+{
+    int complete = 1, failed = 0;
+    result->checks = result->failed = result->not_run = result->bounds = result->bounds_failed = 0;
+    result->first_failed_check[0] = 0;
+    result->failure_node = -1;
+    if (result->section[H3_SECTION_BUILD] == H3_SECTION_FAILED) {
+        h3_cell cell = {.value = NAN, .bound = 0.0};
+        note_failed(result, "build", &cell);
+        snprintf(result->first_failed_detail, sizeof result->first_failed_detail, "%s", result->build_problem);
+    }
+    judge_block0(result);
+    find_drifts(result);
+    judge_full(result);
+    if (result->section[H3_SECTION_BLOCK0] == H3_SECTION_PASSED && (result->failed > 0 || result->not_run > 0)) result->section[H3_SECTION_BLOCK0] = H3_SECTION_FAILED;
+    if (result->section[H3_SECTION_FULL] == H3_SECTION_PASSED && (result->bounds_failed > 0 || result->full.problem[0] != 0))
+        result->section[H3_SECTION_FULL] = H3_SECTION_FAILED;
+    for (int i = 0; i < H3_SECTIONS; i++) {
+        complete &= result->section[i] == H3_SECTION_PASSED;
+        failed |= result->section[i] == H3_SECTION_FAILED || result->section[i] == H3_SECTION_NOT_RUN;
+    }
+    int partial = result->only != NULL || result->allow_dirty;
+    result->verdict = failed || (!complete && !partial) ? "INVALID" : partial ? "PARTIAL" : "VALID";
+}

@@ -1,0 +1,87 @@
+#include "qualify/inputs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+h3_status h3_inputs_artifact(h3_artifact *out, const h3_manifest *manifest, const char *run_folder, const char *layout, int32_t precision, int64_t block)
+{
+    char relative[200], path[H3_PATH_MAX];
+    H3_TRY(h3_reference_path(relative, layout, precision, block));
+    const h3_manifest_file *file = h3_manifest_find_file(manifest, relative);
+    if (file == NULL) return h3_error(H3_INTEGRITY, "reference-manifest.json does not list %s; rerun h3_reference_pass", relative);
+    H3_TRY(h3_run_locate(path, run_folder, relative));
+    return h3_artifact_open(out, path, file->sha256);
+}
+
+static h3_status read_verified(h3_run *run, const char *stage, const char *file, char **text, size_t *size, h3_run_files *outputs)
+{
+    char path[H3_PATH_MAX], sha256[H3_SHA256_HEX];
+    H3_TRY(h3_run_need(run, stage, NULL, outputs));
+    H3_TRY(h3_run_locate(path, run->folder, file));
+    H3_TRY(h3_file_read(text, size, path, (size_t)1 << 30, H3_INTEGRITY));
+    /* The bytes that are parsed are the ones that are hashed. */
+    h3_status status = h3_sha256(sha256, *text, *size);
+    if (status == H3_OK) status = h3_run_record(run, outputs, file);
+    for (size_t i = 0; i < outputs->count && status == H3_OK; i++)
+        if (strcmp(outputs->items[i].path, file) == 0 && strcmp(outputs->items[i].sha256, sha256) != 0)
+            status = h3_error(H3_INTEGRITY, "%s: SHA-256 differs from what %s wrote (expected %.12s..., found %.12s...); rerun that stage", path, stage,
+                              outputs->items[i].sha256, sha256);
+    if (status != H3_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
+h3_status h3_inputs_file(h3_ranks *ranks, h3_run *run, const char *stage, const char *file, char **text, size_t *size, char sha256[H3_SHA256_HEX],
+                         h3_run_files *outputs)
+{
+    h3_run_files own = {0};
+    void *data = NULL;
+    *text = NULL;
+    *size = 0;
+    h3_status status = ranks->rank == 0 ? read_verified(run, stage, file, text, size, outputs != NULL ? outputs : &own) : H3_OK;
+    h3_run_files_free(&own);
+    H3_TRY(h3_ranks_agree(ranks, status));
+    data = *text;
+    H3_TRY(h3_ranks_broadcast(ranks, 0, &data, size));
+    *text = data;
+    return h3_sha256(sha256, *text, *size);
+}
+
+static h3_status check_recorded(const cJSON *fingerprint, const char *identity, const h3_plan *plan, const h3_library *provider, const char *where)
+{
+    cJSON *current;
+    if (strcmp(identity, plan->identity) != 0) return h3_error(H3_INTEGRITY, "%s was made by another plan; start a new run", where);
+    H3_TRY(h3_fingerprint(&current, provider));
+    h3_status status = h3_fingerprint_require(fingerprint, current, where);
+    cJSON_Delete(current);
+    return status;
+}
+
+h3_status h3_inputs_manifest(h3_ranks *ranks, h3_run *run, const h3_plan *plan, const h3_library *provider, h3_manifest *out, char sha256[H3_SHA256_HEX],
+                             h3_run_files *outputs)
+{
+    char *text;
+    size_t size;
+    memset(out, 0, sizeof *out);
+    H3_TRY(h3_inputs_file(ranks, run, "reference_pass", "reference-manifest.json", &text, &size, sha256, outputs));
+    h3_status status = h3_manifest_parse(out, text, size, "reference-manifest.json");
+    free(text);
+    if (status == H3_OK) status = check_recorded(out->fingerprint, out->plan_identity, plan, provider, "reference-manifest.json");
+    return h3_ranks_agree(ranks, status);
+}
+
+h3_status h3_inputs_thresholds(h3_ranks *ranks, h3_run *run, const h3_plan *plan, const h3_library *provider, const char *manifest_sha256, h3_thresholds *out)
+{
+    char *text, sha256[H3_SHA256_HEX];
+    size_t size;
+    memset(out, 0, sizeof *out);
+    H3_TRY(h3_inputs_file(ranks, run, "threshold_freeze", "thresholds.json", &text, &size, sha256, NULL));
+    h3_status status = h3_thresholds_parse(out, text, size, "thresholds.json");
+    free(text);
+    if (status == H3_OK) status = check_recorded(out->fingerprint, out->plan_identity, plan, provider, "thresholds.json");
+    if (status == H3_OK && strcmp(out->manifest_sha256, manifest_sha256) != 0)
+        status = h3_error(H3_INTEGRITY, "thresholds.json was frozen from another reference-manifest.json; start a new run");
+    return h3_ranks_agree(ranks, status);
+}

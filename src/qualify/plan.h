@@ -1,0 +1,66 @@
+/* The plan: what is qualified, on which layouts and seeds, with which operators (schema: docs/plan.md). */
+#ifndef H3_QUALIFY_PLAN_H
+#define H3_QUALIFY_PLAN_H
+
+#include <cJSON.h>
+
+#include "base/text.h"
+#include "graph/library.h"
+#include "graph/model.h"
+#include "model/layout.h"
+#include "model/weights.h"
+
+typedef struct h3_plan_layout {
+    char name[64];
+    h3_layout_args args;
+    double video_time, audio_time, condition_time;
+    uint64_t input_seed;
+} h3_plan_layout;
+
+typedef struct h3_plan {
+    char path[H3_PATH_MAX];
+    char *text; /* the file's bytes: stored in the run, hashed */
+    size_t text_size;
+    char sha256[H3_SHA256_HEX];
+    char identity[H3_SHA256_HEX]; /* of the canonical JSON without "pins" and "about": what a manifest names */
+    cJSON *json;
+    char name[64];
+    int synthetic;
+    h3_config config;       /* synthetic only; otherwise the checkpoint's own */
+    uint64_t weight_seed;
+    char checkpoint[H3_PATH_MAX]; /* folder */
+    const cJSON *checkpoint_hashes; /* NULL or {"file": "sha256"} */
+    size_t layout_count;
+    h3_plan_layout *layouts;
+    const char *provider;   /* library */
+    const cJSON *candidate; /* bindings */
+    const cJSON *generation; /* NULL: no generation in this plan; read by h3_generation_read */
+    const cJSON *acceptance; /* NULL: the contract's */
+    char pinned_manifest[H3_PATH_MAX], pinned_thresholds[H3_PATH_MAX]; /* "" when not pinned */
+} h3_plan;
+
+/* Reads and checks a plan file. Everything a person can get wrong is H3_USAGE with the file and field. Relative paths in it are
+ * relative to the plan's folder's parent when the plan lies in a folder named "plans", else to the plan's folder. */
+h3_status h3_plan_read(h3_plan *plan, const char *path);
+void h3_plan_free(h3_plan *plan);
+
+/* Resolves a path named in the plan as said above. */
+h3_status h3_plan_path(char out[H3_PATH_MAX], const h3_plan *plan, const char *path);
+
+/* Opens the plan's weights and checks the pinned hashes of a checkpoint folder. */
+h3_status h3_plan_weights(const h3_plan *plan, h3_weights **out);
+
+/* The packed layout of a plan with the model's patch size, its timestep plan, and seeded inputs and cotangents: all that a pass needs. */
+typedef struct h3_plan_inputs {
+    h3_layout layout;
+    float timestep[H3_MAX_TIMESTEPS];
+    int64_t *timestep_indices;
+    h3_sequence sequence;
+} h3_plan_inputs;
+h3_status h3_plan_inputs_new(h3_plan_inputs *out, const h3_plan_layout *layout, const h3_config *config);
+void h3_plan_inputs_free(h3_plan_inputs *inputs);
+
+/* Reads layout arguments {"text","frames","h","w","audio","anchors","vision_rows"} from JSON (other keys ignored). */
+h3_status h3_plan_layout_args(h3_layout_args *out, const cJSON *json, const char *where);
+
+#endif

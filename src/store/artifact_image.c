@@ -1,0 +1,120 @@
+#include "store/artifact_image.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GROWTH = 1 << 20 }; /* step in which the memory of a file that is written grows */
+
+/* Offsets of a version 2 superblock. */
+enum { VERSION = 8, ADDRESS_SIZE = 9, LENGTH_SIZE = 10, FLAGS = 11, BASE = 12, EXTENSION = 20, END = 28, SUPERBLOCK_SIZE = 48 };
+
+static uint64_t address_at(const h3_artifact_image *image, size_t offset)
+{
+    uint64_t value;
+    memcpy(&value, image->bytes + offset, sizeof value);
+    return value;
+}
+
+const char *h3_artifact_image_problem(const h3_artifact_image *image)
+{
+    const char *bytes = image->bytes;
+    if (image->size < SUPERBLOCK_SIZE || memcmp(bytes, "\211HDF\r\n\032\n", 8) != 0) return "not an HDF5 file";
+    if (bytes[VERSION] != 2 || bytes[ADDRESS_SIZE] != 8 || bytes[LENGTH_SIZE] != 8 || bytes[FLAGS] != 0) return "another HDF5 file format version";
+    if (address_at(image, BASE) != 0 || address_at(image, EXTENSION) != UINT64_MAX) return "an HDF5 file with extensions";
+    if (address_at(image, END) != image->size) return "the size of the file is not the size that it says it has";
+    return NULL;
+}
+
+int h3_artifact_image_trim(h3_artifact_image *image)
+{
+    if (image->size < SUPERBLOCK_SIZE || address_at(image, END) > image->size) return 1;
+    image->size = (size_t)address_at(image, END);
+    return h3_artifact_image_problem(image) != NULL;
+}
+
+/* Nothing can exist below /dev/null, so HDF5 finds no real file of this name; and the name is unique in the process, because HDF5
+ * takes two open images of one name for one file. */
+static void make_label(char out[64])
+{
+    static atomic_ullong serial;
+    snprintf(out, 64, "/dev/null/artifact-%llu", atomic_fetch_add(&serial, 1ull));
+}
+
+/* Reading: HDF5 asks these for the copies that it would make of an image; each answer is the image itself. */
+static void *lend(size_t size, H5FD_file_image_op_t operation, void *context)
+{
+    const h3_artifact_image *image = context;
+    (void)operation;
+    return size == image->size ? image->bytes : NULL;
+}
+
+static void *copy_nothing(void *to, const void *from, size_t size, H5FD_file_image_op_t operation, void *context)
+{
+    (void)size, (void)operation, (void)context;
+    return to == from ? to : NULL;
+}
+
+static void *refuse_growth(void *bytes, size_t size, H5FD_file_image_op_t operation, void *context)
+{
+    (void)bytes, (void)size, (void)operation, (void)context;
+    return NULL;
+}
+
+/* Writing: the memory grows here, zeroed so that chance does not get into it, and is left behind at the end. */
+static void *grow(void *bytes, size_t size, H5FD_file_image_op_t operation, void *context)
+{
+    h3_artifact_image *image = context;
+    (void)operation;
+    char *grown = realloc(bytes, size);
+    if (grown == NULL) return NULL;
+    if (size > image->size) memset(grown + image->size, 0, size - image->size);
+    image->bytes = grown;
+    image->size = size;
+    return grown;
+}
+
+static herr_t keep(void *bytes, H5FD_file_image_op_t operation, void *context)
+{
+    (void)bytes, (void)operation, (void)context;
+    return 0;
+}
+
+static void *same_context(void *context) { return context; }
+static herr_t keep_context(void *context) { return context == NULL ? -1 : 0; }
+
+hid_t h3_artifact_image_open(h3_artifact_image *image)
+{
+    char label[64];
+    H5FD_file_image_callbacks_t callbacks = {lend, copy_nothing, refuse_growth, keep, same_context, keep_context, image};
+    hid_t file = H5I_INVALID_HID, access = H5Pcreate(H5P_FILE_ACCESS);
+    if (access < 0) return access;
+    make_label(label);
+    if (H5Pset_fapl_core(access, GROWTH, 0) >= 0 && H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
+        H5Pset_file_image_callbacks(access, &callbacks) >= 0 && H5Pset_file_image(access, image->bytes, image->size) >= 0)
+        file = H5Fopen(label, H5F_ACC_RDONLY, access);
+    H5Pclose(access);
+    return file;
+}
+
+/* Everything about the file that decides its bytes is said, whatever the library's defaults are. */
+static int fix_access(hid_t access)
+{
+    return H5Pset_fapl_core(access, GROWTH, 0) < 0 || H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) < 0 ||
+           H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) < 0 || H5Pset_alignment(access, 1, 1) < 0 || H5Pset_meta_block_size(access, 2048) < 0 ||
+           H5Pset_small_data_block_size(access, 2048) < 0;
+}
+
+hid_t h3_artifact_image_create(h3_artifact_image *image, hid_t creation)
+{
+    char label[64];
+    H5FD_file_image_callbacks_t callbacks = {NULL, NULL, grow, keep, same_context, keep_context, image};
+    hid_t file = H5I_INVALID_HID, access = H5Pcreate(H5P_FILE_ACCESS);
+    *image = (h3_artifact_image){0};
+    if (access < 0) return access;
+    make_label(label);
+    if (!fix_access(access) && H5Pset_file_image_callbacks(access, &callbacks) >= 0) file = H5Fcreate(label, H5F_ACC_TRUNC, creation, access);
+    H5Pclose(access);
+    return file;
+}

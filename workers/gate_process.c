@@ -1,0 +1,153 @@
+#include "gate_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "dist/ranks.h"
+#include "store/run.h"
+
+extern char **environ;
+
+static h3_status wait_for(h3_gate *gate, pid_t child)
+{
+    int code;
+    for (;;) {
+        pid_t done = waitpid(child, &code, WNOHANG);
+        if (done == child) break;
+        if (done < 0 && errno != EINTR) return h3_error(H3_ENVIRONMENT, "the gate's second process is lost: %s", strerror(errno));
+        h3_ranks_beat(gate->ranks, "waiting for the second process", 0);
+        usleep(5000);
+    }
+    if (WIFEXITED(code) && WEXITSTATUS(code) == 0) return H3_OK;
+    if (WIFEXITED(code)) return h3_error(H3_FAILED, "the gate's second process ended with exit code %d", WEXITSTATUS(code));
+    return h3_error(H3_FAILED, "the gate's second process was ended by signal %d", WTERMSIG(code));
+}
+
+static h3_status start(const h3_args *args, int rank, int ranks, const char *output, pid_t *child)
+{
+    char part[32], program[H3_PATH_MAX];
+    posix_spawn_file_actions_t actions;
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length <= 0) return h3_error(H3_ENVIRONMENT, "cannot find this program's own file: %s", strerror(errno));
+    program[length] = 0;
+    snprintf(part, sizeof part, "%d/%d", rank, ranks);
+    const char *const words[] = {args->program, "--plan", args->plan, "--run", args->run, "--internal-replay", part, NULL};
+    char *argv[8];
+    memcpy(argv, words, sizeof words);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output, O_WRONLY | O_TRUNC, 0600);
+    int code = posix_spawn(child, program, &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    return code == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the gate's second process cannot be started: %s", strerror(code));
+}
+
+/* Line `line` of both texts; a node whose line differs fails its process check. */
+static void compare_lines(h3_gate *gate, char *mine, char *theirs, h3_layout_record *layouts)
+{
+    char *rest_mine = NULL, *rest_theirs = NULL;
+    char *a = strtok_r(mine, "\n", &rest_mine), *b = strtok_r(theirs, "\n", &rest_theirs);
+    for (; a != NULL; a = strtok_r(NULL, "\n", &rest_mine), b = b != NULL ? strtok_r(NULL, "\n", &rest_theirs) : NULL) {
+        char layout[64], where[16], node_name[32], tensor[32], digest[H3_SHA256_HEX];
+        if (sscanf(a, "%63s %15s %31s %31s %64s", layout, where, node_name, tensor, digest) != 5) continue;
+        int32_t node = h3_node_find(node_name);
+        h3_direction direction = strcmp(tensor, "out") == 0 ? H3_FORWARD : H3_BACKWARD;
+        for (size_t l = 0; l < gate->plan->layout_count && node >= 0; l++) {
+            h3_cell *cell = &layouts[l].node[node].cell[direction][H3_CHECK_PROCESS];
+            if (strcmp(layouts[l].name, layout) != 0 || cell->state == H3_CELL_ABSENT) continue;
+            char text[100];
+            snprintf(text, sizeof text, "%s %s has other bytes in a second process", where, tensor);
+            if (b == NULL || strcmp(a, b) != 0) h3_cell_fail(cell, text);
+            else h3_cell_pass(cell);
+        }
+    }
+}
+
+static int wanted(const h3_gate *gate, const h3_layout_record *layouts)
+{
+    for (size_t l = 0; l < gate->plan->layout_count; l++)
+        for (int32_t node = 0; node < H3_NODE_COUNT; node++)
+            for (int direction = 0; direction < 2; direction++)
+                if (layouts[l].node[node].cell[direction][H3_CHECK_PROCESS].state != H3_CELL_ABSENT) return 1;
+    return 0;
+}
+
+static h3_status replay_in(h3_gate *gate, const h3_args *args, h3_layout_record *layouts, int rank, int ranks, const char *output)
+{
+    pid_t child;
+    char *theirs;
+    size_t size;
+    H3_TRY(start(args, rank, ranks, output, &child));
+    H3_TRY(wait_for(gate, child));
+    H3_TRY(h3_file_read(&theirs, &size, output, (size_t)1 << 28, H3_ENVIRONMENT));
+    char *mine = strdup(gate->digests);
+    if (mine != NULL) compare_lines(gate, mine, theirs, layouts);
+    free(mine);
+    free(theirs);
+    return mine == NULL ? h3_error(H3_ENVIRONMENT, "out of memory for digests") : H3_OK;
+}
+
+h3_status h3_gate_second_process(h3_gate *gate, const h3_args *args, h3_layout_record *layouts, int rank, int ranks)
+{
+    char output[] = "/tmp/h3-gate-XXXXXX";
+    if (gate->digests == NULL || !wanted(gate, layouts)) return H3_OK;
+    int file = mkstemp(output);
+    if (file < 0) return h3_error(H3_ENVIRONMENT, "no temporary file in /tmp: %s", strerror(errno));
+    close(file);
+    h3_status status = replay_in(gate, args, layouts, rank, ranks, output);
+    unlink(output);
+    return status;
+}
+
+static h3_status read_manifest(const h3_args *args, h3_manifest *manifest)
+{
+    char path[H3_PATH_MAX], *text;
+    size_t size;
+    H3_TRY(h3_run_locate(path, args->run, "reference-manifest.json"));
+    H3_TRY(h3_file_read(&text, &size, path, (size_t)1 << 30, H3_INTEGRITY));
+    h3_status status = h3_manifest_parse(manifest, text, size, path);
+    free(text);
+    return status;
+}
+
+static h3_status replay_layouts(h3_gate *gate, int rank, int ranks)
+{
+    for (size_t l = 0; l < gate->plan->layout_count; l++)
+        if ((int)(l % (size_t)ranks) == rank) H3_TRY(h3_gate_block0_digests(gate, &gate->plan->layouts[l]));
+    if (gate->digests != NULL) fputs(gate->digests, stdout);
+    return fflush(stdout) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process cannot write its digests: %s", strerror(errno));
+}
+
+h3_status h3_gate_replay(const h3_args *args)
+{
+    h3_plan plan = {0};
+    h3_weights *weights = NULL;
+    h3_library provider = {0};
+    h3_bindings candidate = {0};
+    h3_manifest manifest = {0};
+    h3_gate gate = {.plan = &plan, .provider = &provider, .candidate = &candidate, .manifest = &manifest, .run_folder = args->run};
+    int rank, ranks;
+    h3_status status;
+    if (args->plan == NULL || args->run == NULL || sscanf(args->internal, "%d/%d", &rank, &ranks) != 2 || rank < 0 || ranks < 1)
+        return h3_error(H3_USAGE, "--internal-replay is for the gate itself");
+    H3_GOTO(h3_plan_read(&plan, args->plan), done);
+    H3_GOTO(h3_plan_weights(&plan, &weights), done);
+    H3_GOTO(h3_library_open(&provider, plan.provider), done);
+    H3_GOTO(h3_bindings_open(&candidate, plan.candidate, plan.path), done);
+    H3_GOTO(read_manifest(args, &manifest), done);
+    gate.weights = weights;
+    status = replay_layouts(&gate, rank, ranks);
+done:
+    free(gate.digests);
+    h3_bindings_close(&candidate);
+    h3_library_close(&provider);
+    h3_manifest_free(&manifest);
+    h3_weights_free(weights);
+    h3_plan_free(&plan);
+    return status;
+}

@@ -1,0 +1,15 @@
+/* The gate's second, fresh process: the same candidate tensors, made again, must have the same digests. */
+#ifndef H3_WORKERS_GATE_PROCESS_H
+#define H3_WORKERS_GATE_PROCESS_H
+
+#include "args.h"
+#include "qualify/gate.h"
+
+/* Starts this program again without MPI for the layouts of this rank and compares its digests with gate->digests; fills the process
+ * cells of those layouts' records. */
+h3_status h3_gate_second_process(h3_gate *gate, const h3_args *args, h3_layout_record *layouts, int rank, int ranks);
+
+/* What that process does (--internal-replay "RANK/RANKS"): prints digest lines on stdout. */
+h3_status h3_gate_replay(const h3_args *args);
+
+#endif

@@ -1,0 +1,44 @@
+#include "stage.h"
+
+#include <string.h>
+
+static h3_status open_local(h3_stage *stage, const char *name)
+{
+    const h3_args *args = &stage->args;
+    int64_t first, count;
+    if (args->plan == NULL || args->run == NULL) return h3_error(H3_USAGE, "--plan FILE and --run DIR are needed; see %s --help", args->program);
+    if (args->device != NULL && strcmp(args->device, "cpu") != 0) return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
+    H3_TRY(h3_plan_read(&stage->plan, args->plan));
+    H3_TRY(h3_plan_weights(&stage->plan, &stage->weights));
+    H3_TRY(h3_block_range(stage->ranks.rank, stage->ranks.count, h3_weights_config(stage->weights)->num_layers, &first, &count));
+    H3_TRY(h3_library_open(&stage->provider, stage->plan.provider));
+    return stage->ranks.rank == 0 ? h3_run_open(&stage->run, args->run, name, stage->plan.text, stage->plan.text_size) : H3_OK;
+}
+
+h3_status h3_stage_open(h3_stage *stage, const char *name) { return h3_ranks_agree(&stage->ranks, open_local(stage, name)); }
+
+h3_status h3_stage_relay(h3_stage *stage, h3_status status)
+{
+    if (status != H3_OK && stage->ranks.count > 1) h3_ranks_abort(&stage->ranks, stage->args.program, status);
+    return status;
+}
+
+static void close_stage(h3_stage *stage)
+{
+    h3_run_close(&stage->run);
+    h3_weights_free(stage->weights);
+    h3_library_close(&stage->provider);
+    h3_plan_free(&stage->plan);
+}
+
+int h3_stage_main(h3_stage *stage, int argc, char **argv, h3_status (*run)(h3_stage *stage))
+{
+    stage->start = h3_clock();
+    h3_status status = h3_ranks_start(&stage->ranks, &argc, &argv, stage->args.watchdog);
+    if (status != H3_OK) return h3_exit(stage->args.program, status);
+    status = run(stage);
+    int code = stage->ranks.rank == 0 ? h3_exit(stage->args.program, status) : (int)status;
+    close_stage(stage);
+    h3_ranks_finish(&stage->ranks);
+    return code;
+}

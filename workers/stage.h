@@ -1,0 +1,30 @@
+/* What every stage program does around its own work: arguments, ranks, plan, weights, provider, run directory. */
+#ifndef H3_WORKERS_STAGE_H
+#define H3_WORKERS_STAGE_H
+
+#include "args.h"
+#include "base/log.h"
+#include "dist/ranks.h"
+#include "qualify/plan.h"
+#include "store/run.h"
+
+typedef struct h3_stage {
+    h3_args args;
+    h3_ranks ranks;
+    h3_plan plan;
+    h3_weights *weights;
+    h3_library provider;
+    h3_run run; /* rank 0 only */
+    double start;
+} h3_stage;
+
+/* Collective. Reads the plan, opens weights and provider on every rank, and on rank 0 the run directory for the stage `name`. */
+h3_status h3_stage_open(h3_stage *stage, const char *name);
+
+/* A failure while other ranks may be waiting for this one: ends the job when there are others, else just relays. */
+h3_status h3_stage_relay(h3_stage *stage, h3_status status);
+
+/* main() of a stage: starts the ranks, runs, prints the one-line failure once, ends the ranks, gives the exit code. `args` are parsed. */
+int h3_stage_main(h3_stage *stage, int argc, char **argv, h3_status (*run)(h3_stage *stage));
+
+#endif
