@@ -56,6 +56,7 @@ h3_mpi_settings() {
         export OMPI_MCA_rmaps_base_oversubscribe=1
         export OMPI_MCA_btl=${OMPI_MCA_btl:-self,vader,tcp}
     fi
+    export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2} # where /sys is not mounted it complains, and works
     if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
     if [ -z "${OMP_NUM_THREADS:-}" ]; then
         OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-$(($(nproc) / H3_RANKS))}

@@ -7,7 +7,7 @@ mkdir -p "$build"
 log=$build/build.log
 SECONDS=0
 if ! "$@" >"$log" 2>&1; then
-    grep -vE '^  (CC|LD|AR|NV)  ' "$log" | tail -n 40 >&2 || true
+    grep -vE '^  (CC|LD|AR|NV)  ' "$log" | head -n 40 >&2 || true
     echo "build    failed, whole log: $log" >&2
     exit 1
 fi

@@ -7,6 +7,7 @@
 #include "gate_process.h"
 #include "qualify/gate_report.h"
 #include "qualify/inputs.h"
+#include "qualify/node_case.h"
 #include "stage.h"
 #include "store/publish.h"
 
@@ -18,6 +19,7 @@ static const char help[] =
     "      writes DIR/gate.json; the last line is VALID, INVALID or PARTIAL\n"
     "  --only GLOB      runs the checks whose name matches, 'block0*' or 'block0.*.attention.*'; never accepted by stage 4\n"
     "  --allow-dirty    accepts a library built from uncommitted sources; never accepted by stage 4\n"
+    "  --case FILE      replays one node on a minimal case that a failed gate left in DIR/cases/\n"
     "  --list           names every check of the plan\n"
     "  --dry-run        says what would run, and runs nothing\n"
     "\n"
@@ -76,6 +78,23 @@ static h3_status describe(const h3_args *args)
     }
     if (status == H3_OK) h3_bindings_close(&candidate);
     h3_plan_free(&plan);
+    return status;
+}
+
+/* One node's isolated checks on a minimal case. */
+static h3_status replay_case(const h3_args *args)
+{
+    int32_t node;
+    h3_layout_record *record = calloc(1, sizeof *record);
+    if (record == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for a case");
+    h3_status status = h3_node_case_run(args->case_file, record, &node);
+    if (status == H3_OK) {
+        int failed = h3_gate_first_failing(record) >= 0;
+        h3_gate_say_node(record, node);
+        h3_say("%s  %s, replayed alone", failed ? "INVALID" : "PARTIAL", h3_nodes[node].name);
+        if (failed) status = h3_error(H3_FAILED, "%s", "");
+    }
+    free(record);
     return status;
 }
 
@@ -251,6 +270,10 @@ static h3_status publish(gate_stage *g)
     cJSON_Delete(json);
     H3_TRY(status);
     H3_TRY(h3_run_output(&s->run, "gate.json", size, sha256));
+    for (size_t l = 0; l < g->result.layout_count; l++) {
+        const h3_layout_record *layout = &g->result.layouts[l];
+        if (layout->case_path[0] != 0) H3_TRY(h3_run_output(&s->run, layout->case_path, layout->case_size, layout->case_sha256));
+    }
     H3_TRY(build_json(g, &build));
     return h3_run_finish(&s->run, g->result.verdict, build);
 }
@@ -265,7 +288,10 @@ static void say_verdict(const gate_stage *g)
     if (strcmp(r->verdict, "VALID") == 0) h3_say("VALID    %lld checks and %lld bounds hold", (long long)r->checks, (long long)r->bounds);
     else if (strcmp(r->verdict, "PARTIAL") == 0) h3_say("PARTIAL  %lld checks and %lld bounds hold; %s, so this is no acceptance", (long long)r->checks, (long long)r->bounds,
                                                         r->only != NULL ? "not everything ran" : "a dirty library was allowed");
-    else if (r->failure_node >= 0) h3_say("INVALID  %s: %s", h3_nodes[r->failure_node].name, r->first_failed_check);
+    else if (r->failure_node >= 0 && r->failure_layout->case_path[0] != 0) {
+        h3_say("replay             bin/h3_candidate_gate --case %s/%s", g->stage->args.run, r->failure_layout->case_path);
+        h3_say("INVALID  %s: %s", h3_nodes[r->failure_node].name, r->first_failed_check);
+    } else if (r->failure_node >= 0) h3_say("INVALID  %s: %s", h3_nodes[r->failure_node].name, r->first_failed_check);
     else h3_say("INVALID  %s: %s", r->first_failed_check[0] ? r->first_failed_check : "not everything ran", r->first_failed_detail);
 }
 
@@ -338,6 +364,7 @@ int main(int argc, char **argv)
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_GATE, help, &done);
     if (status != H3_OK || done) return h3_exit(s.args.program, status);
     if (s.args.list || s.args.dry_run) return h3_exit(s.args.program, describe(&s.args));
+    if (s.args.case_file != NULL) return h3_exit(s.args.program, replay_case(&s.args));
     if (s.args.internal != NULL) return h3_exit(s.args.program, h3_gate_replay(&s.args));
     return h3_stage_main(&s, argc, argv, run_stage);
 }

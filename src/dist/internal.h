@@ -15,9 +15,9 @@ typedef struct h3_parcel h3_parcel; /* one message under way, with its bytes */
 struct h3_outbox {
     h3_parcel *first;
     struct h3_link_end *ends;
-    size_t piece;        /* bytes of the largest single MPI message, the same on every rank */
+    size_t piece;         /* bytes of the largest single MPI message, the same on every rank */
     atomic_int under_way; /* parcels in the list: the watchdog's thread moves their bytes while the main thread computes */
-    int broken;          /* an MPI call failed: the ranks can no longer end together */
+    char failure[400];    /* the first call of MPI that failed: the ranks can no longer end together */
 };
 
 /* H3_ENVIRONMENT, with both ranks' names, unless `code` is MPI_SUCCESS. `peer` -1: all ranks. */

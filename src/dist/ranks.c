@@ -94,10 +94,13 @@ h3_status h3_ranks_check(h3_ranks *ranks, int code, const char *what, int peer)
     char text[MPI_MAX_ERROR_STRING] = "", with[40] = "all ranks";
     int length = 0;
     if (code == MPI_SUCCESS) return H3_OK;
-    if (ranks->outbox != NULL) ranks->outbox->broken = 1;
     if (peer >= 0) snprintf(with, sizeof with, "rank %d", peer);
     MPI_Error_string(code, text, &length);
-    return h3_error(H3_ENVIRONMENT, "MPI failed on rank %d in %s with %s: %s; start the stage again", ranks->rank, what, with, text);
+    h3_error(H3_ENVIRONMENT, "MPI failed in %s with %s: %s; start the stage again", what, with, text);
+    if (ranks->count > 1) h3_error_context(H3_ENVIRONMENT, "rank %d", ranks->rank);
+    if (ranks->outbox != NULL && ranks->outbox->failure[0] == 0)
+        snprintf(ranks->outbox->failure, sizeof ranks->outbox->failure, "%s", h3_error_text());
+    return H3_ENVIRONMENT;
 }
 
 /* Yields a little, then sleeps 10 to 200 microseconds, in a long wait 1,000: many ranks can wait on few cores. */
@@ -162,7 +165,7 @@ failed:
 static h3_status settle(h3_ranks *ranks)
 {
     MPI_Request request;
-    if (ranks->outbox->broken) return h3_error(H3_ENVIRONMENT, "the job ends here because MPI failed on this rank; start the stage again");
+    if (ranks->outbox->failure[0] != 0) return h3_error(H3_ENVIRONMENT, "%s", ranks->outbox->failure);
     H3_TRY(h3_outbox_flush(ranks));
     H3_TRY(h3_ranks_check(ranks, MPI_Ibarrier(h3_watchdog_comm(ranks->dog), &request), "finish", -1));
     return h3_ranks_wait(ranks, &request, "finish", -1);
@@ -171,7 +174,7 @@ static h3_status settle(h3_ranks *ranks)
 void h3_ranks_finish(h3_ranks *ranks)
 {
     if (ranks->dog == NULL) return;
-    if (settle(ranks) != H3_OK) h3_ranks_abort(ranks, program_invocation_short_name, H3_ENVIRONMENT);
+    if (settle(ranks) != H3_OK) h3_ranks_end_job(H3_ENVIRONMENT, program_invocation_short_name, h3_error_text());
     h3_watchdog_close(ranks);
     h3_outbox_free(ranks);
     snprintf(guard_line, sizeof guard_line, "%s: rank %d cannot end: MPI_Finalize waits for %g s; a rank is lost\n",

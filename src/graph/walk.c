@@ -8,6 +8,7 @@ h3_status h3_block_params_load(h3_block_params *out, const h3_device *device, co
     memset(out, 0, sizeof *out);
     out->block = block;
     out->refiner = refiner;
+    out->dtype = dtype;
     for (int32_t node = 0; node < H3_NODE_COUNT && status == H3_OK; node++) {
         for (int32_t i = 0; i < 2 && status == H3_OK; i++) {
             h3_tensor stored = {0}, widened = {0};
@@ -110,7 +111,7 @@ static void convert_free(h3_walk *walk, conversions *owned)
     owned->count = 0;
 }
 
-static int32_t walk_dtype(const h3_walk *walk) { return walk->params->param[H3_NODE_NORM1][0].dtype; }
+static int32_t walk_dtype(const h3_walk *walk) { return walk->params->dtype; }
 
 static h3_status node_context(const h3_walk *walk, h3_status status, int32_t node)
 {

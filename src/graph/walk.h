@@ -9,6 +9,7 @@
 typedef struct h3_block_params {
     int64_t block;
     int refiner; /* a refiner block: no modulation, no rotary */
+    int32_t dtype; /* of the activations that go with these parameters */
     h3_tensor param[H3_NODE_COUNT][2];
 } h3_block_params;
 

@@ -165,6 +165,8 @@ static h3_status read_entries(h3_safetensors *out, const cJSON *header, span *sp
     cJSON_ArrayForEach(item, header) {
         if (strcmp(item->string, "__metadata__") == 0) {
             H3_TRY(check_metadata(item, out->path));
+            out->metadata = cJSON_PrintUnformatted(item);
+            if (out->metadata == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the metadata of %s", out->path);
             continue;
         }
         H3_TRY(read_entry(&out->entries[out->count], &spans[out->count], item, data, data_size, out->path));
@@ -259,6 +261,7 @@ void h3_safetensors_close(h3_safetensors *file)
     for (size_t i = 0; i < file->count; i++) free(file->entries[i].name);
     free(file->entries);
     free(file->path);
+    cJSON_free(file->metadata);
     if (file->mapped) munmap((void *)(uintptr_t)file->image, file->size);
     *file = (h3_safetensors){0};
 }

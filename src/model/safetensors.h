@@ -19,6 +19,7 @@ typedef struct h3_safetensors {
     int mapped;                 /* the image is ours to unmap */
     size_t count;
     h3_safetensors_entry *entries; /* sorted by name */
+    char *metadata;                /* "__metadata__" as JSON text; NULL when the file has none */
 } h3_safetensors;
 
 /* Maps and checks `path`: header length, JSON (duplicate keys, depth, size), dtypes, shapes, ranges without overlap, hole or
@@ -32,5 +33,10 @@ const h3_tensor *h3_safetensors_find(const h3_safetensors *file, const char *nam
 /* A new aligned tensor (caller frees) that must have this dtype (H3_NONE: any) and shape (rank 0: any). */
 h3_status h3_safetensors_read(h3_tensor *out, const h3_safetensors *file, const char *name, int32_t dtype, int32_t rank,
                               const int64_t *shape);
+
+/* A file image of `count` named tensors (host, dense) and metadata (an object of strings, or NULL): what h3_safetensors_parse accepts. Caller
+ * frees. The names must differ. */
+typedef struct cJSON cJSON;
+h3_status h3_safetensors_build(char **out, size_t *size, const h3_safetensors_entry *entries, size_t count, const cJSON *metadata);
 
 #endif

@@ -82,7 +82,7 @@ static h3_status gather(h3_tensor *out, const h3_device *device, const h3_tensor
 static h3_status gather_all(h3_block_state *out, const h3_device *device, const h3_block_state *source, const h3_batch_variant *variant, int attention)
 {
     h3_batch_variant whole = *variant;
-    int64_t rows = source->value[H3_VALUE_X].shape[0];
+    int64_t rows = source->value[H3_VALUE_INDEX].shape[0];
     whole.rows = whole.offset = 0;
     for (int32_t i = 0; i < H3_VALUE_COUNT; i++) {
         const h3_tensor *value = &source->value[i], *grad = &source->grad[i];

@@ -49,6 +49,9 @@ typedef struct h3_layout_record {
     int32_t ran;
     int32_t permuted_rows_changed; /* control: packed rows whose output bits change when rows are permuted */
     double permuted_largest;
+    char case_path[160];          /* minimal case of the first node that fails here, relative to the run; "" */
+    char case_sha256[H3_SHA256_HEX];
+    int64_t case_size;
     h3_node_record node[H3_NODE_COUNT];
 } h3_layout_record;
 
@@ -91,6 +94,7 @@ typedef struct h3_full_tensor {
     int32_t equal;  /* to the BF16 provider's bytes */
     int32_t node;   /* -1 for boundary tensors */
     int64_t block;
+    int64_t layout, sequence; /* number of the layout in the plan; order within a block */
 } h3_full_tensor;
 
 typedef struct h3_full_record {
@@ -98,7 +102,7 @@ typedef struct h3_full_record {
     int64_t fallbacks[H3_NODE_COUNT];
     char problem[240];                   /* first execution problem; "" */
     size_t count, capacity;
-    h3_full_tensor *tensors;             /* in execution order of this rank: forward, then backward, per layout */
+    h3_full_tensor *tensors;             /* h3_gate_judge puts them in execution order, per layout */
 } h3_full_record;
 
 /* Collective: all blocks, forward and backward, every layout, candidate operators in the blocks. */

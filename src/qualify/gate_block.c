@@ -7,6 +7,7 @@
 #include "graph/boundary.h"
 #include "qualify/gate_internal.h"
 #include "qualify/inputs.h"
+#include "qualify/node_case.h"
 
 const char *const h3_check_names[H3_CHECK_KINDS] = {"execution", "repeat", "batch", "promise", "error", "bias", "worst_row", "chained", "process"};
 
@@ -200,12 +201,33 @@ static h3_status run_provider(h3_gate_block *block)
     return h3_walk_backward(&walk);
 }
 
+int h3_gate_has_node(const h3_gate_block *block, int32_t node) { return block->only_node < 0 || block->only_node == node; }
+
 static h3_status isolated_reference(h3_gate_block *block, const h3_block_params *params, h3_block_state *state)
 {
     share_outside(state, &block->provider);
     h3_walk walk = {&block->engine, block->provider_operators, params, state, &block->provider, NULL};
-    H3_TRY(h3_walk_forward(&walk));
-    return h3_walk_backward(&walk);
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
+        if (!h3_gate_has_node(block, node)) continue;
+        H3_TRY(h3_walk_node_forward(&walk, node));
+        H3_TRY(h3_walk_node_backward(&walk, node));
+    }
+    return H3_OK;
+}
+
+h3_status h3_gate_references(h3_gate_block *block)
+{
+    H3_TRY(isolated_reference(block, &block->bf16, &block->provider_isolated));
+    return isolated_reference(block, &block->fp32, &block->golden_isolated);
+}
+
+h3_status h3_gate_run_isolated(h3_gate_block *block)
+{
+    share_outside(&block->isolated, &block->provider);
+    share_outside(&block->repeat, &block->provider);
+    H3_TRY(h3_gate_references(block));
+    H3_TRY(h3_gate_isolated(block));
+    return h3_gate_batch(block);
 }
 
 static h3_status prepare(h3_gate_block *block)
@@ -223,7 +245,7 @@ static h3_status prepare(h3_gate_block *block)
     return run_provider(block);
 }
 
-static void free_block(h3_gate_block *block)
+void h3_gate_block_free(h3_gate_block *block)
 {
     const h3_device *device = block->engine.device;
     h3_block_state *states[] = {&block->provider, &block->provider_isolated, &block->golden_isolated, &block->isolated, &block->repeat, &block->chained};
@@ -239,6 +261,17 @@ static void free_block(h3_gate_block *block)
     h3_engine_free(&block->engine);
 }
 
+int32_t h3_gate_first_failing(const h3_layout_record *record)
+{
+    for (int32_t i = 0; i < 2 * H3_NODE_COUNT; i++) {
+        int direction = i < H3_NODE_COUNT ? H3_FORWARD : H3_BACKWARD;
+        int32_t node = direction == H3_FORWARD ? i : 2 * H3_NODE_COUNT - 1 - i;
+        for (int kind = 0; kind < H3_CHECK_KINDS; kind++)
+            if (kind != H3_CHECK_CHAINED && record->node[node].cell[direction][kind].state == H3_CELL_FAILED) return node;
+    }
+    return -1;
+}
+
 static void mark_wanted(const h3_gate *gate, h3_layout_record *record)
 {
     for (int32_t node = 0; node < H3_NODE_COUNT; node++)
@@ -249,33 +282,29 @@ static void mark_wanted(const h3_gate *gate, h3_layout_record *record)
 
 h3_status h3_gate_block0(h3_gate *gate, const h3_plan_layout *layout, h3_layout_record *out)
 {
-    h3_gate_block block = {.gate = gate, .layout = layout, .record = out};
+    h3_gate_block block = {.gate = gate, .layout = layout, .record = out, .only_node = -1};
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "%s", layout->name);
     mark_wanted(gate, out);
     h3_status status = prepare(&block);
     out->rows = block.inputs.layout.rows;
-    if (status == H3_OK) status = isolated_reference(&block, &block.bf16, &block.provider_isolated);
-    if (status == H3_OK) status = isolated_reference(&block, &block.fp32, &block.golden_isolated);
-    share_outside(&block.isolated, &block.provider);
-    share_outside(&block.repeat, &block.provider);
     share_outside(&block.chained, &block.provider);
-    if (status == H3_OK) status = h3_gate_isolated(&block);
-    if (status == H3_OK) status = h3_gate_batch(&block);
+    if (status == H3_OK) status = h3_gate_run_isolated(&block);
+    if (status == H3_OK && h3_gate_first_failing(out) >= 0) status = h3_node_case_write(&block, h3_gate_first_failing(out));
     if (status == H3_OK) status = h3_gate_chained(&block);
     out->ran = status == H3_OK;
-    free_block(&block);
+    h3_gate_block_free(&block);
     return status;
 }
 
 h3_status h3_gate_block0_digests(h3_gate *gate, const h3_plan_layout *layout)
 {
-    h3_gate_block block = {.gate = gate, .layout = layout};
+    h3_gate_block block = {.gate = gate, .layout = layout, .only_node = -1};
     h3_status status = prepare(&block);
     share_outside(&block.isolated, &block.provider);
     share_outside(&block.chained, &block.provider);
     if (status == H3_OK) status = h3_gate_isolated(&block);
     if (status == H3_OK) status = h3_gate_chained(&block);
-    free_block(&block);
+    h3_gate_block_free(&block);
     return status;
 }

@@ -68,6 +68,7 @@ static h3_status on_tensor(void *user, int64_t block, const char *name, const h3
     record->equal = strcmp(digest, listed->digest) == 0;
     record->node = node_of(name);
     record->block = block;
+    record->layout = flow->layout - flow->gate->plan->layouts;
     return H3_OK;
 }
 

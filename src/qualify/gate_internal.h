@@ -10,6 +10,7 @@ typedef struct h3_gate_block {
     h3_gate *gate;
     const h3_plan_layout *layout;
     h3_layout_record *record; /* NULL in the second process */
+    int32_t only_node;        /* -1: all nodes; a case holds one node's inputs only */
     const h3_operator *provider_operators[H3_NODE_COUNT];
     h3_engine engine;
     h3_plan_inputs inputs;
@@ -38,6 +39,15 @@ h3_cell *h3_gate_cell(h3_gate_block *block, int32_t node, h3_direction direction
 h3_status h3_gate_isolated(h3_gate_block *block);
 h3_status h3_gate_batch(h3_gate_block *block);
 h3_status h3_gate_chained(h3_gate_block *block);
+
+/* The provider's isolated nodes in BF16 and FP32 on block->provider's values: figures are measured against these. */
+h3_status h3_gate_references(h3_gate_block *block);
+/* Everything but the chained check, on values that are in block->provider already. */
+h3_status h3_gate_run_isolated(h3_gate_block *block);
+void h3_gate_block_free(h3_gate_block *block);
+/* The first node, in execution order, that fails on its own inputs; -1 when none does. */
+int32_t h3_gate_first_failing(const h3_layout_record *record);
+int h3_gate_has_node(const h3_gate_block *block, int32_t node);
 
 /* Adds digest lines of a walk. */
 h3_status h3_gate_add_digests(h3_gate_block *block, const char *where, const h3_block_state *state);

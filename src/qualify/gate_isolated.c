@@ -110,10 +110,11 @@ static h3_status check_promise(h3_gate_block *block, int32_t node)
 h3_status h3_gate_isolated(h3_gate_block *block)
 {
     for (int32_t node = 0; node < H3_NODE_COUNT; node++)
-        for (int direction = 0; direction < 2; direction++) call_node(block, &block->isolated, node, direction);
+        for (int direction = 0; direction < 2 && h3_gate_has_node(block, node); direction++) call_node(block, &block->isolated, node, direction);
     H3_TRY(h3_gate_add_digests(block, "isolated", &block->isolated));
     if (block->record == NULL) return H3_OK;
     for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
+        if (!h3_gate_has_node(block, node)) continue;
         for (int direction = 0; direction < 2; direction++) {
             if (!block->unusable[direction][node]) call_node(block, &block->repeat, node, direction);
             check_execution(block, node, direction);
@@ -165,7 +166,7 @@ static void run_variant_node(h3_gate_block *block, const h3_batch_variant *varia
 
 static int wants_batch(h3_gate_block *block, int32_t node)
 {
-    int wanted = h3_gate_cell(block, node, H3_FORWARD, H3_CHECK_BATCH) != NULL || h3_gate_cell(block, node, H3_BACKWARD, H3_CHECK_BATCH) != NULL;
+    int wanted = h3_gate_has_node(block, node) && (h3_gate_cell(block, node, H3_FORWARD, H3_CHECK_BATCH) != NULL || h3_gate_cell(block, node, H3_BACKWARD, H3_CHECK_BATCH) != NULL);
     return wanted && !block->unusable[H3_FORWARD][node] && !block->unusable[H3_BACKWARD][node];
 }
 

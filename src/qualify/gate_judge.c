@@ -1,5 +1,6 @@
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "qualify/gate_report.h"
@@ -82,30 +83,40 @@ static void find_drifts(h3_gate_result *result)
 }
 
 /* Where a tensor of the full model stands in execution order: forward input side, blocks, output side; backward the other way round. */
-static int64_t full_place(const h3_gate_result *result, const h3_full_tensor *tensor, h3_direction direction)
+static int64_t full_place(const h3_full_tensor *tensor)
 {
-    int64_t block = tensor->block == H3_INPUT_SIDE ? -1 : tensor->block == H3_OUTPUT_SIDE ? result->blocks : tensor->block;
-    return direction == H3_FORWARD ? block : result->blocks - block;
+    const char *slash = strchr(tensor->name, '/');
+    int64_t block = tensor->block == H3_INPUT_SIDE ? -1 : tensor->block == H3_OUTPUT_SIDE ? INT32_MAX : tensor->block;
+    return slash != NULL && h3_is_gradient(slash + 1) ? 2 * (int64_t)INT32_MAX - block : block;
 }
 
-/* The first tensor, in execution order, that is not the provider's bytes. Ranks deliver their blocks in ascending order, each block's
- * tensors in execution order. */
-static void find_full_drift(h3_gate_result *result, h3_direction direction)
+static int by_execution(const void *a, const void *b)
 {
-    const h3_full_tensor *first = NULL;
-    for (size_t i = 0; i < result->full.count; i++) {
-        const h3_full_tensor *tensor = &result->full.tensors[i];
-        const char *slash = strchr(tensor->name, '/');
-        if (tensor->equal || slash == NULL || h3_is_gradient(slash + 1) != (direction == H3_BACKWARD)) continue;
-        if (first == NULL || full_place(result, tensor, direction) < full_place(result, first, direction)) first = tensor;
+    const h3_full_tensor *x = a, *y = b;
+    int64_t place_x = full_place(x), place_y = full_place(y);
+    if (x->layout != y->layout) return x->layout < y->layout ? -1 : 1;
+    if (place_x != place_y) return place_x < place_y ? -1 : 1;
+    return x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+}
+
+/* Tensors of all ranks in execution order, so that nothing depends on how many ranks there were; and the first in each direction that
+ * is not the provider's bytes. */
+static void order_full(h3_gate_result *result)
+{
+    h3_full_record *full = &result->full;
+    for (size_t i = 0; i < full->count; i++) full->tensors[i].sequence = (int64_t)i; /* within a block the order is already right */
+    if (full->count > 0) qsort(full->tensors, full->count, sizeof *full->tensors, by_execution);
+    for (size_t i = 0; i < full->count; i++) {
+        const h3_full_tensor *tensor = &full->tensors[i];
+        h3_direction direction = full_place(tensor) > INT32_MAX ? H3_BACKWARD : H3_FORWARD;
+        if (!tensor->equal && result->full_drift[direction][0] == 0)
+            snprintf(result->full_drift[direction], sizeof result->full_drift[direction], "%s", tensor->name);
     }
-    if (first != NULL) snprintf(result->full_drift[direction], sizeof result->full_drift[direction], "%s", first->name);
 }
 
 static void judge_full(h3_gate_result *result)
 {
-    find_full_drift(result, H3_FORWARD);
-    find_full_drift(result, H3_BACKWARD);
+    order_full(result);
     for (size_t i = 0; i < result->full.count; i++) {
         const h3_full_tensor *tensor = &result->full.tensors[i];
         result->bounds++;

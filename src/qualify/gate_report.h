@@ -36,6 +36,9 @@ void h3_gate_judge(h3_gate_result *result);
 /* gate.json (caller deletes). Deterministic: no times, hosts or paths. */
 h3_status h3_gate_json(cJSON **out, const h3_gate_result *result, const h3_plan *plan, const h3_bindings *candidate, const h3_library *provider);
 
+/* All checks of one node, a line each. */
+void h3_gate_say_node(const h3_layout_record *layout, int32_t node);
+
 /* The table and the first failure, as lines on stdout. */
 void h3_gate_say(const h3_gate_result *result, const h3_bindings *candidate);
 

@@ -63,6 +63,21 @@ static void say_failures(const h3_layout_record *layout, int32_t node)
     }
 }
 
+void h3_gate_say_node(const h3_layout_record *layout, int32_t node)
+{
+    static const char *const states[] = {"", "not run", "ok", "FAIL"};
+    h3_say("node     %s  layout %s, %lld rows", h3_nodes[node].name, layout->name, (long long)layout->rows);
+    for (int direction = 0; direction < 2; direction++) {
+        for (int kind = 0; kind < H3_CHECK_KINDS; kind++) {
+            const h3_cell *cell = &layout->node[node].cell[direction][kind];
+            char numbers[80] = "";
+            if (cell->state == H3_CELL_ABSENT) continue;
+            if (cell->bound != 0.0) snprintf(numbers, sizeof numbers, "%.6g / %.6g  (provider %.6g)  ", cell->value, cell->bound, cell->provider);
+            h3_say("         %-8s %-9s %-4s %s%s", direction == H3_FORWARD ? "forward" : "backward", h3_check_names[kind], states[cell->state], numbers, cell->detail);
+        }
+    }
+}
+
 static void say_build(const h3_bindings *candidate)
 {
     for (int32_t i = 0; i < candidate->library_count; i++) {

@@ -255,27 +255,31 @@ static int lists_library(const cJSON *libraries, const char *sha256)
     return 0;
 }
 
-static int has_loaded(const h3_bindings *bindings, const h3_library *provider, const char *sha256)
+static int has_loaded(const h3_bindings *bindings, const char *sha256)
 {
     for (int32_t i = 0; i < bindings->library_count; i++)
         if (strcmp(bindings->libraries[i].sha256, sha256) == 0) return 1;
-    return strcmp(provider->sha256, sha256) == 0;
+    return 0;
 }
 
 h3_status h3_generation_check_gate(const cJSON *gate, const h3_bindings *bindings, const h3_library *provider, const char *where)
 {
-    const cJSON *libraries, *item;
+    const cJSON *libraries, *item, *qualified_with;
+    const char *sha256, *file;
     H3_TRY(h3_json_array(&libraries, gate, "libraries", where, H3_INTEGRITY));
     for (int32_t i = 0; i < bindings->library_count; i++)
         if (!lists_library(libraries, bindings->libraries[i].sha256))
-            return h3_error(H3_INTEGRITY, "%s did not qualify %s (SHA-256 %.12s...): the library has changed since; run h3_candidate_gate again", where,
+            return h3_error(H3_INTEGRITY, "%s did not qualify %s (SHA-256 %.12s...): the library is another one than then; run h3_candidate_gate again", where,
                             bindings->libraries[i].path, bindings->libraries[i].sha256);
     cJSON_ArrayForEach(item, libraries) {
-        const char *sha256, *path;
         H3_TRY(h3_json_string(&sha256, item, "sha256", where, H3_INTEGRITY));
-        H3_TRY(h3_json_string(&path, item, "path", where, H3_INTEGRITY));
-        if (!has_loaded(bindings, provider, sha256))
-            return h3_error(H3_INTEGRITY, "%s qualified %s (SHA-256 %.12s...), which is not what runs now; run h3_candidate_gate again", where, path, sha256);
+        H3_TRY(h3_json_string(&file, item, "file", where, H3_INTEGRITY));
+        if (!has_loaded(bindings, sha256))
+            return h3_error(H3_INTEGRITY, "%s qualified %s (SHA-256 %.12s...), which is not what runs now; run h3_candidate_gate again", where, file, sha256);
     }
-    return H3_OK;
+    H3_TRY(h3_json_object(&qualified_with, gate, "provider", where, H3_INTEGRITY));
+    H3_TRY(h3_json_string(&sha256, qualified_with, "sha256", where, H3_INTEGRITY));
+    if (strcmp(sha256, provider->sha256) == 0) return H3_OK;
+    return h3_error(H3_INTEGRITY, "%s was made with another %s (SHA-256 %.12s..., now %.12s...); run h3_candidate_gate again", where, provider->path, sha256,
+                    provider->sha256);
 }

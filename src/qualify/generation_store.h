@@ -34,7 +34,8 @@ h3_status h3_generation_publish(const h3_generation_record *record, const h3_sam
 /* H3_ENVIRONMENT unless the run's file system has room for the artifacts and the state. */
 h3_status h3_generation_check_space(const h3_generation *generation, const h3_generation_inputs *inputs, const char *run_folder);
 
-/* H3_INTEGRITY unless the libraries in a gate.json ("libraries": [{"path","sha256"}]) are those that this generation has loaded. */
+/* H3_INTEGRITY unless the operator libraries of a gate.json ("libraries": [{"file","sha256",...}], "provider": {"sha256",...}) are
+ * exactly those that this generation has loaded. */
 h3_status h3_generation_check_gate(const cJSON *gate, const h3_bindings *bindings, const h3_library *provider, const char *where);
 
 /*

@@ -8,7 +8,30 @@
 enum { GROWTH = 1 << 20 }; /* step in which the memory of a file that is written grows */
 
 /* Offsets of a version 2 superblock. */
-enum { VERSION = 8, ADDRESS_SIZE = 9, LENGTH_SIZE = 10, FLAGS = 11, BASE = 12, EXTENSION = 20, END = 28, SUPERBLOCK_SIZE = 48 };
+enum { VERSION = 8, ADDRESS_SIZE = 9, LENGTH_SIZE = 10, FLAGS = 11, BASE = 12, EXTENSION = 20, END = 28, CHECKSUM = 44, SUPERBLOCK_SIZE = 48 };
+
+static uint32_t turn(uint32_t x, int bits) { return x << bits | x >> (32 - bits); }
+
+/* Twelve bytes at a time are added to three words, which are then mixed; the last are mixed in another way. */
+uint32_t h3_artifact_checksum(const unsigned char *bytes, size_t size)
+{
+    static const int mixing[6] = {4, 6, 8, 16, 19, 4}, last[7] = {14, 11, 25, 16, 4, 14, 24};
+    uint32_t words[3];
+    words[0] = words[1] = words[2] = 0xdeadbeefu + (uint32_t)size;
+    for (size_t at = 0; at < size; at += 12) {
+        for (size_t i = 0; i < 12 && at + i < size; i++) words[i / 4] += (uint32_t)bytes[at + i] << (8 * (i % 4));
+        for (int i = 0; i < 6 && size - at > 12; i++) {
+            uint32_t *x = &words[i % 3], *y = &words[(i + 2) % 3], *z = &words[(i + 1) % 3];
+            *x = (*x - *y) ^ turn(*y, mixing[i]);
+            *y += *z;
+        }
+    }
+    for (int i = 0; i < 7; i++) {
+        uint32_t *x = &words[(i + 2) % 3], *y = &words[(i + 1) % 3];
+        *x = (*x ^ *y) - turn(*y, last[i]);
+    }
+    return words[2];
+}
 
 static uint64_t address_at(const h3_artifact_image *image, size_t offset)
 {
@@ -23,6 +46,9 @@ const char *h3_artifact_image_problem(const h3_artifact_image *image)
     if (image->size < SUPERBLOCK_SIZE || memcmp(bytes, "\211HDF\r\n\032\n", 8) != 0) return "not an HDF5 file";
     if (bytes[VERSION] != 2 || bytes[ADDRESS_SIZE] != 8 || bytes[LENGTH_SIZE] != 8 || bytes[FLAGS] != 0) return "another HDF5 file format version";
     if (address_at(image, BASE) != 0 || address_at(image, EXTENSION) != UINT64_MAX) return "an HDF5 file with extensions";
+    uint32_t checksum;
+    memcpy(&checksum, bytes + CHECKSUM, sizeof checksum);
+    if (checksum != h3_artifact_checksum((const unsigned char *)bytes, CHECKSUM)) return "its first bytes do not have their checksum";
     if (address_at(image, END) != image->size) return "the size of the file is not the size that it says it has";
     return NULL;
 }

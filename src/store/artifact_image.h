@@ -12,8 +12,11 @@ typedef struct h3_artifact_image {
     size_t size;
 } h3_artifact_image;
 
+/* HDF5's checksum of metadata (Bob Jenkins' lookup3). */
+uint32_t h3_artifact_checksum(const unsigned char *bytes, size_t size);
+
 /* What is wrong with the first bytes, looked at without HDF5; NULL when nothing is. Only the form that the writer makes passes: a
- * version 2 superblock without extension, whose end of file is the end of the image (no truncation, no trailing bytes). */
+ * version 2 superblock, its checksum right, without extension, whose end of file is the end of the image (no truncation, no trailing bytes). */
 const char *h3_artifact_image_problem(const h3_artifact_image *image);
 
 /* Opens the image read-only; the bytes too must stay. Negative on failure. */

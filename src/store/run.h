@@ -9,7 +9,7 @@
  *   <run>/stages/<stage>/site.json           attempt, host, user, job, times: outside all hashes
  *   <run>/stages/<stage>/.lock               held while the stage runs
  *   <run>/data/<...>, <run>/<file>.json      outputs, at paths that the stage chooses (h3_run_output says which it may not)
- *   <run>/attempts/<stage>/<n>/              outputs, stage.json and site.json of earlier attempts, below the same relative paths
+ *   <run>/attempts/<stage>/<n>/              stage.json and site.json of an earlier attempt, and its outputs below their relative paths
  *
  * Stages, in order: reference_pass, threshold_freeze, generate_provider, candidate_gate, generate_candidate, compare, diagnose. A
  * stage can only need earlier ones.
@@ -101,7 +101,7 @@ h3_status h3_run_keep(h3_run *run, const char *path);
  * the temporaries that killed writers left; writes site.json. A stage that was killed before its stage.json has no listed outputs: what it
  * published stays, to be resumed or overwritten. Killed in here, the next h3_run_begin finishes the move. */
 h3_status h3_run_begin(h3_run *run);
-/* Declares an output (path relative). Not allowed: plan.json, site.json, attempts/, stages/ outside the stage's own folder, its
+/* Declares an output (path relative). Not allowed: plan.json, stage.json, site.json, attempts/, stages/ outside the stage's own folder, its
  * stage.json, site.json and .lock, names of temporaries, a path declared already. */
 h3_status h3_run_output(h3_run *run, const char *path, int64_t size, const char *sha256);
 /* Writes stage.json, after looking that every output is there with its size. `build` (NULL: {}) is moved into it, also on failure;

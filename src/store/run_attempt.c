@@ -38,14 +38,14 @@ h3_status h3_run_next_archive(int32_t *number, int *finished, const char *folder
     return h3_error(H3_ENVIRONMENT, "%s has too many attempts in %s; start a new run", stage, folder);
 }
 
-static h3_status set_aside(const h3_run *run, const char *path)
+static h3_status set_aside(const h3_run *run, const char *path, const char *name)
 {
     char from[H3_PATH_MAX], aside[H3_PATH_MAX], to[H3_PATH_MAX];
     int present;
     struct stat info;
     H3_TRY(h3_run_lookup(from, &present, &info, run->folder, path));
     if (!present) return H3_OK; /* moved already by a move that was interrupted */
-    H3_TRY(h3_path(aside, "attempts/%s/" MOVING "/%s", run->stage, path));
+    H3_TRY(h3_path(aside, "attempts/%s/" MOVING "/%s", run->stage, name));
     H3_TRY(h3_run_place(to, run->folder, aside));
     if (rename(from, to) == 0) return H3_OK;
     return h3_error(H3_ENVIRONMENT, "cannot move %s to attempts/: %s; check permissions", from, strerror(errno));
@@ -70,13 +70,13 @@ static h3_status set_stage_aside(const h3_run *run)
     h3_status status = h3_stage_load(&stage, run->folder, h3_stage_index(run->stage), NULL);
     if (status != H3_OK) status = h3_error_context(status, "the earlier attempt cannot be set aside, move this file away and rerun");
     for (size_t i = 0; i < stage.outputs.count && status == H3_OK; i++)
-        if (!is_kept(run, stage.outputs.items[i].path)) status = set_aside(run, stage.outputs.items[i].path);
+        if (!is_kept(run, stage.outputs.items[i].path)) status = set_aside(run, stage.outputs.items[i].path, stage.outputs.items[i].path);
     h3_stage_free(&stage);
     H3_TRY(status);
     char site[H3_PATH_MAX];
     H3_TRY(h3_path(site, "stages/%s/site.json", run->stage));
-    H3_TRY(set_aside(run, site));
-    return set_aside(run, path);
+    H3_TRY(set_aside(run, site, "site.json"));
+    return set_aside(run, path, "stage.json");
 }
 
 static h3_status number_attempt(const h3_run *run)

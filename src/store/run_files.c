@@ -104,8 +104,8 @@ h3_status h3_run_check_output(const char *path, int32_t stage, const char *where
     char own[96];
     H3_TRY(h3_check_relative(path, where));
     snprintf(own, sizeof own, "stages/%s/", h3_stage_name(stage));
-    int reserved = strcmp(path, "plan.json") == 0 || strcmp(path, "site.json") == 0 || strcmp(path, "attempts") == 0 || strcmp(path, "stages") == 0 ||
-                   starts_with(path, "attempts/") || is_temporary(path);
+    int reserved = strcmp(path, "plan.json") == 0 || strcmp(path, "stage.json") == 0 || strcmp(path, "site.json") == 0 ||
+                   strcmp(path, "attempts") == 0 || strcmp(path, "stages") == 0 || starts_with(path, "attempts/") || is_temporary(path);
     if (starts_with(path, own)) {
         const char *name = path + strlen(own);
         reserved |= strcmp(name, "stage.json") == 0 || strcmp(name, "site.json") == 0 || strcmp(name, ".lock") == 0;

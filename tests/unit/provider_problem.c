@@ -71,10 +71,14 @@ static void set_value(h3_tensor *tensor, int64_t i, double value)
 
 double tensor_value(const h3_tensor *tensor, int64_t i)
 {
-    return tensor->dtype == H3_BF16 ? (double)h3_bf16_to_f32(((const uint16_t *)tensor->data)[i]) : (double)((const float *)tensor->data)[i];
+    return tensor->dtype == H3_BF16 ? (double)h3_bf16_to_f32(((const uint16_t *)tensor->data)[i])
+                                    : (double)((const float *)tensor->data)[i];
 }
 
-void tensor_nudge(h3_tensor *tensor, int64_t element, double amount) { set_value(tensor, element, tensor_value(tensor, element) + amount); }
+void tensor_nudge(h3_tensor *tensor, int64_t element, double amount)
+{
+    set_value(tensor, element, tensor_value(tensor, element) + amount);
+}
 
 static void fill(h3_tensor *tensor, const problem_tensor *spec, uint64_t *random)
 {
@@ -126,11 +130,13 @@ problem *problem_new(const problem_spec *spec, int32_t dtype, int offset)
     p->call = (h3_call){.size = sizeof(h3_call), .device = H3_DEVICE_CPU, .chunk = spec->chunk, .epsilon = 1e-5f};
     for (int i = 0; i < H3_MAX_IN; i++) {
         p->call.in[i] = make(p, &spec->in[i], offset, &random, &p->in_value[i]);
-        if (spec->gradient_in[i]) p->call.din[i] = problem_tensor_new(p, p->call.in[i].dtype, spec->in[i].rank, spec->in[i].shape, offset);
+        if (spec->gradient_in[i])
+            p->call.din[i] = problem_tensor_new(p, p->call.in[i].dtype, spec->in[i].rank, spec->in[i].shape, offset);
     }
     for (int i = 0; i < H3_MAX_PARAM; i++) {
         p->call.param[i] = make(p, &spec->param[i], offset, &random, &p->param_value[i]);
-        if (spec->param[i].kind) p->call.dparam[i] = problem_tensor_new(p, p->call.param[i].dtype, spec->param[i].rank, spec->param[i].shape, offset);
+        if (spec->param[i].kind)
+            p->call.dparam[i] = problem_tensor_new(p, p->call.param[i].dtype, spec->param[i].rank, spec->param[i].shape, offset);
     }
     p->call.out = problem_tensor_new(p, spec->out.kind == 'f' ? H3_F32 : dtype, spec->out.rank, spec->out.shape, offset);
     p->out_value = problem_block(p, (size_t)h3_tensor_count(&p->call.out) * sizeof(double));

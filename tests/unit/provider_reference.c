@@ -28,14 +28,16 @@ static void block_norm(problem *p)
         double *y = p->out_value + r * width;
         norm_row(p, p->in_value[0] + r * width, width, y);
         if (p->call.in[1].rank == 0) continue;
-        for (int64_t j = 0; j < width; j++) y[j] = y[j] * (1 + gathered(p, 1, r, p->call.chunk + 1, j)) + gathered(p, 1, r, p->call.chunk, j);
+        for (int64_t j = 0; j < width; j++)
+            y[j] = y[j] * (1 + gathered(p, 1, r, p->call.chunk + 1, j)) + gathered(p, 1, r, p->call.chunk, j);
     }
 }
 
 static void head_norm(problem *p)
 {
     const int64_t *shape = p->call.in[0].shape;
-    for (int64_t r = 0; r < shape[0] * shape[1]; r++) norm_row(p, p->in_value[0] + r * shape[2], shape[2], p->out_value + r * shape[2]);
+    for (int64_t r = 0; r < shape[0] * shape[1]; r++)
+        norm_row(p, p->in_value[0] + r * shape[2], shape[2], p->out_value + r * shape[2]);
 }
 
 static void matrix(const double *x, const double *w, const double *bias, int64_t rows, int64_t inputs, int64_t outputs, double *y)
@@ -51,8 +53,8 @@ static void matrix(const double *x, const double *w, const double *bias, int64_t
 
 static void linear(problem *p)
 {
-    matrix(p->in_value[0], p->param_value[0], p->param_value[1], p->call.in[0].shape[0], p->call.in[0].shape[1], p->call.param[0].shape[0],
-           p->out_value);
+    matrix(p->in_value[0], p->param_value[0], p->param_value[1], p->call.in[0].shape[0], p->call.in[0].shape[1],
+           p->call.param[0].shape[0], p->out_value);
 }
 
 static void rope(problem *p)
@@ -60,7 +62,8 @@ static void rope(problem *p)
     const int64_t *shape = p->call.in[0].shape;
     int64_t half = p->call.in[1].shape[1];
     for (int64_t row = 0; row < shape[0] * shape[1]; row++) {
-        const double *x = p->in_value[0] + row * shape[2], *c = p->in_value[1] + row / shape[1] * half, *s = p->in_value[2] + row / shape[1] * half;
+        const double *x = p->in_value[0] + row * shape[2], *c = p->in_value[1] + row / shape[1] * half,
+                     *s = p->in_value[2] + row / shape[1] * half;
         double *y = p->out_value + row * shape[2];
         for (int64_t j = 0; j < shape[2]; j++) y[j] = x[j];
         for (int64_t j = 0; j < half; j++) {
@@ -88,7 +91,8 @@ static void attention(problem *p)
         }
         for (int64_t d = 0; d < width; d++) {
             o[d] = 0;
-            for (int64_t k = 0; k < keys; k++) o[d] += weight[k] / total * p->in_value[2][((item * keys + k) * heads + head) * width + d];
+            for (int64_t k = 0; k < keys; k++)
+                o[d] += weight[k] / total * p->in_value[2][((item * keys + k) * heads + head) * width + d];
         }
     }
 }
@@ -140,7 +144,8 @@ static void norm_out(problem *p)
 /* Angles are float32 in every precision of the model; what follows is double here. */
 static void time_embedder(problem *p)
 {
-    int64_t times = p->call.in[0].shape[0], features = p->call.param[0].shape[1], hidden = p->call.param[0].shape[0], half = features / 2;
+    int64_t times = p->call.in[0].shape[0], features = p->call.param[0].shape[1], hidden = p->call.param[0].shape[0],
+            half = features / 2;
     double feature[64], a1[64];
     assert_true(times * features <= 64 && times * hidden <= 64);
     for (int64_t i = 0; i < times * half; i++) {
@@ -166,34 +171,41 @@ static void time_embedder(problem *p)
 const problem_spec provider_problems[] = {
     {"adaln_projection", .in = {ROWS('f', 2, 10)}, .param = {ROWS('w', 18 * 5, 10), VECTOR('a', 18 * 5)}, .out = TABLE(6, 5),
      .gradient_in = {1}, .row_grads = -1, .reference = adaln_projection},
-    {"norm1", .chunk = 0, .in = {ROWS('a', 7, 22), TABLE(6, 22), INDEX(7, 6)}, .param = {VECTOR('n', 22)}, .out = ROWS('a', 7, 22),
-     .gradient_in = {1}, .row_grads = 2, .table = 1, .reference = block_norm},
+    {"norm1", .chunk = 0, .in = {ROWS('a', 7, 22), TABLE(6, 22), INDEX(7, 6)}, .param = {VECTOR('n', 22)},
+     .out = ROWS('a', 7, 22), .gradient_in = {1}, .row_grads = 2, .table = 1, .reference = block_norm},
     LINEAR("q_proj", 7, 24, 32),
     LINEAR("k_proj", 1, 24, 16),
     LINEAR("v_proj", 33, 5, 3),
-    {"q_norm", .in = {HEADS(5, 3, 16)}, .param = {VECTOR('n', 16)}, .out = HEADS(5, 3, 16), .gradient_in = {1}, .reference = head_norm},
-    {"k_norm", .in = {HEADS(3, 2, 10)}, .param = {VECTOR('n', 10)}, .out = HEADS(3, 2, 10), .gradient_in = {1}, .reference = head_norm},
-    {"rope_q", .in = {HEADS(5, 2, 16), ROWS('a', 5, 6), ROWS('a', 5, 6)}, .out = HEADS(5, 2, 16), .gradient_in = {1}, .reference = rope},
-    {"rope_k", .in = {HEADS(3, 1, 12), ROWS('a', 3, 6), ROWS('a', 3, 6)}, .out = HEADS(3, 1, 12), .gradient_in = {1}, .reference = rope},
-    {"attention", .in = {ITEMS(2, 3, 2, 8), ITEMS(2, 5, 2, 8), ITEMS(2, 5, 2, 8)}, .out = ITEMS(2, 3, 2, 8), .gradient_in = {1, 1, 1},
-     .reference = attention},
+    {"q_norm", .in = {HEADS(5, 3, 16)}, .param = {VECTOR('n', 16)}, .out = HEADS(5, 3, 16), .gradient_in = {1},
+     .reference = head_norm},
+    {"k_norm", .in = {HEADS(3, 2, 10)}, .param = {VECTOR('n', 10)}, .out = HEADS(3, 2, 10), .gradient_in = {1},
+     .reference = head_norm},
+    {"rope_q", .in = {HEADS(5, 2, 16), ROWS('a', 5, 6), ROWS('a', 5, 6)}, .out = HEADS(5, 2, 16), .gradient_in = {1},
+     .reference = rope},
+    {"rope_k", .in = {HEADS(3, 1, 12), ROWS('a', 3, 6), ROWS('a', 3, 6)}, .out = HEADS(3, 1, 12), .gradient_in = {1},
+     .reference = rope},
+    {"attention", .in = {ITEMS(2, 3, 2, 8), ITEMS(2, 5, 2, 8), ITEMS(2, 5, 2, 8)}, .out = ITEMS(2, 3, 2, 8),
+     .gradient_in = {1, 1, 1}, .reference = attention},
     LINEAR("o_proj", 7, 32, 24),
     {"residual_attn", .chunk = 2, .in = {ROWS('a', 7, 12), ROWS('a', 7, 12), TABLE(3, 12), INDEX(7, 3)}, .out = ROWS('a', 7, 12),
      .gradient_in = {0, 1}, .row_grads = 1, .table = 2, .reference = residual},
-    {"norm2", .chunk = 3, .in = {ROWS('a', 6, 24), TABLE(9, 24), INDEX(6, 9)}, .param = {VECTOR('n', 24)}, .out = ROWS('a', 6, 24),
-     .gradient_in = {1}, .row_grads = 2, .table = 1, .reference = block_norm},
-    {"norm2", .in = {ROWS('a', 4, 13)}, .param = {VECTOR('n', 13)}, .out = ROWS('a', 4, 13), .gradient_in = {1}, .reference = block_norm},
+    {"norm2", .chunk = 3, .in = {ROWS('a', 6, 24), TABLE(9, 24), INDEX(6, 9)}, .param = {VECTOR('n', 24)},
+     .out = ROWS('a', 6, 24), .gradient_in = {1}, .row_grads = 2, .table = 1, .reference = block_norm},
+    {"norm2", .in = {ROWS('a', 4, 13)}, .param = {VECTOR('n', 13)}, .out = ROWS('a', 4, 13), .gradient_in = {1},
+     .reference = block_norm},
     LINEAR("ffn_gate_up", 7, 24, 64),
     {"swiglu", .in = {ROWS('a', 5, 18)}, .out = ROWS('a', 5, 9), .gradient_in = {1}, .reference = swiglu},
     LINEAR("ffn_down", 7, 32, 24),
     {"residual_mlp", .chunk = 5, .in = {ROWS('a', 7, 9), ROWS('a', 7, 9), TABLE(6, 9), INDEX(7, 6)}, .out = ROWS('a', 7, 9),
      .gradient_in = {0, 1}, .row_grads = 1, .table = 2, .reference = residual},
-    {"residual_mlp", .in = {ROWS('a', 4, 9), ROWS('a', 4, 9)}, .out = ROWS('a', 4, 9), .gradient_in = {0, 1}, .reference = residual},
-    {"linear_bias", .in = {ROWS('a', 6, 12)}, .param = {ROWS('w', 10, 12), VECTOR('a', 10)}, .out = ROWS('a', 6, 10), .gradient_in = {1},
-     .reference = linear},
+    {"residual_mlp", .in = {ROWS('a', 4, 9), ROWS('a', 4, 9)}, .out = ROWS('a', 4, 9), .gradient_in = {0, 1},
+     .reference = residual},
+    {"linear_bias", .in = {ROWS('a', 6, 12)}, .param = {ROWS('w', 10, 12), VECTOR('a', 10)}, .out = ROWS('a', 6, 10),
+     .gradient_in = {1}, .reference = linear},
     {"time_embedder", .in = {VECTOR('f', 3)}, .param = {ROWS('w', 12, 8), VECTOR('a', 12), ROWS('w', 6, 12), VECTOR('a', 6)},
      .out = ROWS('f', 3, 6), .fp32_only = 1, .reference = time_embedder},
-    {"norm_out", .in = {ROWS('a', 7, 22), ROWS('f', 3, 10), INDEX(7, 3)}, .param = {VECTOR('n', 22), ROWS('w', 44, 10), VECTOR('a', 44)},
-     .out = ROWS('a', 7, 22), .gradient_in = {1, 1}, .reference = norm_out},
+    {"norm_out", .in = {ROWS('a', 7, 22), ROWS('f', 3, 10), INDEX(7, 3)},
+     .param = {VECTOR('n', 22), ROWS('w', 44, 10), VECTOR('a', 44)}, .out = ROWS('a', 7, 22), .gradient_in = {1, 1},
+     .reference = norm_out},
 };
 const int provider_problem_count = (int)(sizeof provider_problems / sizeof provider_problems[0]);

@@ -98,8 +98,8 @@ static inline h3_status needs(const char *stage, const char *predecessor, const 
 
 static inline const char *in_run(const char *path)
 {
-    char name[H3_PATH_MAX];
-    snprintf(name, sizeof name, "run/%s", path);
+    char name[512];
+    snprintf(name, sizeof name, "run/%.500s", path);
     return in_scratch(name);
 }
 

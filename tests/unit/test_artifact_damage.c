@@ -5,6 +5,7 @@
 #include <hdf5.h>
 
 #include "store/artifact.h"
+#include "store/artifact_image.h"
 
 /* The sample: three datasets, one in a group. */
 static float f32_values[6] = {1, 2, 3, 4, 5, 6};
@@ -138,33 +139,10 @@ static void what_is_no_file_is_refused(void **state)
     assert_fails(h3_artifact_open(&artifact, in_scratch("a.h5"), "0123"), H3_INTEGRITY, "a.h5");
 }
 
-/* The checksum of HDF5's metadata (Bob Jenkins' lookup3), to put it right again after a change. */
-static uint32_t turn(uint32_t x, int bits) { return x << bits | x >> (32 - bits); }
-
-static uint32_t checksum(const unsigned char *bytes, size_t size)
-{
-    static const int mixing[6] = {4, 6, 8, 16, 19, 4}, finish[7] = {14, 11, 25, 16, 4, 14, 24};
-    uint32_t state[3]; /* a, b, c */
-    state[0] = state[1] = state[2] = 0xdeadbeefu + (uint32_t)size;
-    for (size_t at = 0; at < size; at += 12) {
-        for (size_t i = 0; i < 12 && at + i < size; i++) state[i / 4] += (uint32_t)bytes[at + i] << (8 * (i % 4));
-        if (size - at <= 12) break;
-        for (int i = 0; i < 6; i++) {
-            uint32_t *x = &state[i % 3], *y = &state[(i + 2) % 3], *z = &state[(i + 1) % 3];
-            *x = (*x - *y) ^ turn(*y, mixing[i]);
-            *y += *z;
-        }
-    }
-    for (int i = 0; i < 7; i++) {
-        uint32_t *x = &state[(i + 2) % 3], *y = &state[(i + 1) % 3];
-        *x = (*x ^ *y) - turn(*y, finish[i]);
-    }
-    return state[2];
-}
-
+/* Puts the checksum of metadata right again after a change. */
 static void put_checksum(unsigned char *bytes, size_t size)
 {
-    uint32_t sum = checksum(bytes, size);
+    uint32_t sum = h3_artifact_checksum(bytes, size);
     memcpy(bytes + size, &sum, 4);
 }
 
@@ -190,7 +168,7 @@ static void repair_checksums(unsigned char *bytes, size_t size)
     }
 }
 
-/* The control: repairing what is not broken changes nothing, so the checksum above is HDF5's. */
+/* The control: repairing what is not broken changes nothing, so the checksum is HDF5's. */
 static void repairing_changes_nothing(void **state)
 {
     (void)state;

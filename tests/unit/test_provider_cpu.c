@@ -3,9 +3,11 @@
 
 #include <string.h>
 
-static const char *const block_nodes[] = {"adaln_projection", "norm1", "q_proj", "k_proj", "v_proj", "q_norm", "k_norm", "rope_q", "rope_k",
-                                          "attention", "o_proj", "residual_attn", "norm2", "ffn_gate_up", "swiglu", "ffn_down", "residual_mlp"};
-static const char *const boundary_nodes[] = {"linear_bias", "time_embedder", "rotary_table", "norm_out", "add", "convert", "scatter_rows"};
+static const char *const block_nodes[] = {
+    "adaln_projection", "norm1",  "q_proj",        "k_proj", "v_proj",      "q_norm", "k_norm",   "rope_q",      "rope_k",
+    "attention",        "o_proj", "residual_attn", "norm2",  "ffn_gate_up", "swiglu", "ffn_down", "residual_mlp"};
+static const char *const boundary_nodes[] = {"linear_bias", "time_embedder", "rotary_table", "norm_out",
+                                             "add",         "convert",       "scatter_rows"};
 enum { BLOCK_NODES = 17, BOUNDARY_NODES = 7 };
 
 /* FP32 errors reached 4e-7 here. One BF16 rounding is at most 2^-8 relative, and 0.0037 was the largest error of all. */
@@ -43,7 +45,8 @@ static void says_what_it_is(void **state)
 static void within(const problem *p, const char *what, const h3_tensor *x, const double *golden)
 {
     double error = relative_error(x, golden);
-    if (!(error <= bound(p->dtype))) fail_msg("%s %s (%s): error %g", p->spec->node, what, p->dtype == H3_F32 ? "fp32" : "bf16", error);
+    if (!(error <= bound(p->dtype)))
+        fail_msg("%s %s (%s): error %g", p->spec->node, what, p->dtype == H3_F32 ? "fp32" : "bf16", error);
 }
 
 static void beyond(const problem *p, const char *what, const h3_tensor *x, const double *golden)
@@ -87,7 +90,8 @@ static void compare_row_gradients(problem *p, const double *dtable, comparison c
             int64_t row = ((const int32_t *)p->call.in[input + 1].data)[i / width];
             ((float *)sums.data)[row * width + i % width] += (float)tensor_value(&p->call.row_grad[c], i);
         }
-        for (int64_t i = 0; i < shape[0] * width; i++) golden[i] = dtable[(i / width * shape[1] + p->call.chunk + c) * width + i % width];
+        for (int64_t i = 0; i < shape[0] * width; i++)
+            golden[i] = dtable[(i / width * shape[1] + p->call.chunk + c) * width + i % width];
         compare(p, "row gradient", &sums, golden);
     }
 }
@@ -119,7 +123,8 @@ static void check_backward(const problem_spec *spec, int32_t dtype)
     problem_backward(p, 0xff);
     compare_gradients(p, din, dparam, dtable, within);
     /* Every one of these must notice a wrong upstream gradient, doubled here. */
-    h3_tensor *upstream[] = {&p->call.dout, &p->call.row_grad[0], &p->call.row_grad[1], &p->call.row_grad[2], &p->call.row_grad[3]};
+    h3_tensor *upstream[] = {&p->call.dout, &p->call.row_grad[0], &p->call.row_grad[1], &p->call.row_grad[2],
+                             &p->call.row_grad[3]};
     for (int u = 0; u < (spec->row_grads < 0 ? 5 : 1); u++) {
         for (int64_t i = 0; i < h3_tensor_count(upstream[u]); i++) tensor_nudge(upstream[u], i, tensor_value(upstream[u], i));
     }
@@ -182,7 +187,8 @@ static void check_absent(const problem_spec *spec, int32_t dtype)
         one->call.dtable = (h3_tensor){0};
         problem_forward(one, 0xff);
         problem_backward(one, 0xff);
-        same_bytes(one, "a gradient alone", slots[wanted], wanted < H3_MAX_IN ? &all->call.din[wanted] : &all->call.dparam[wanted - H3_MAX_IN]);
+        same_bytes(one, "a gradient alone", slots[wanted],
+                   wanted < H3_MAX_IN ? &all->call.din[wanted] : &all->call.dparam[wanted - H3_MAX_IN]);
         problem_free(one);
     }
     problem_free(all);
@@ -220,7 +226,8 @@ static void large_problems(void **state)
         problem_backward(p, 0xff);
         int64_t last = 3 * 1100 - 8, last_weight = 1100 * 1100 - 8;
         h3_tensor dx = h3_tensor_view((char *)p->call.din[0].data + (size_t)last * h3_dtype_size(dtype), dtype, 1, H3_SHAPE(8));
-        h3_tensor dweight = h3_tensor_view((char *)p->call.dparam[0].data + (size_t)last_weight * h3_dtype_size(dtype), dtype, 1, H3_SHAPE(8));
+        h3_tensor dweight =
+            h3_tensor_view((char *)p->call.dparam[0].data + (size_t)last_weight * h3_dtype_size(dtype), dtype, 1, H3_SHAPE(8));
         within(p, "dx in the last panel", &dx, finite_difference(p, p->in_value[0] + last, 8));
         within(p, "dW in the last panel", &dweight, finite_difference(p, p->param_value[0] + last_weight, 8));
         problem_free(p);
@@ -230,8 +237,8 @@ static void large_problems(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_what_it_is),  cmocka_unit_test(forward_values),  cmocka_unit_test(gradients),
-        cmocka_unit_test(repeats),          cmocka_unit_test(absent_gradients), cmocka_unit_test(large_problems),
+        cmocka_unit_test(says_what_it_is), cmocka_unit_test(forward_values),   cmocka_unit_test(gradients),
+        cmocka_unit_test(repeats),         cmocka_unit_test(absent_gradients), cmocka_unit_test(large_problems),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -172,7 +172,8 @@ static void residuals(void **state)
     int64_t width = p->call.in[0].shape[1], count = h3_tensor_count(&p->call.out);
     float *y = floats(p, count), *once = floats(p, count), *dbranch = floats(p, count), *dgate = floats(p, count);
     for (int64_t i = 0; i < count; i++) {
-        float x = at(&p->call.in[0], i), a = at(&p->call.in[1], i), g = table_at(p, 2, i / width, 2, i % width), dy = at(&p->call.dout, i);
+        float x = at(&p->call.in[0], i), a = at(&p->call.in[1], i), g = table_at(p, 2, i / width, 2, i % width),
+              dy = at(&p->call.dout, i);
         y[i] = bf(x + bf(g * a));
         once[i] = bf(x + g * a);
         dbranch[i] = bf(dy * g);
@@ -202,7 +203,8 @@ static void ropes(void **state)
 {
     (void)state;
     problem *p = problem_new(problem_named("rope_q"), H3_BF16, 0);
-    int64_t heads = p->call.in[0].shape[1], width = p->call.in[0].shape[2], half = p->call.in[1].shape[1], count = h3_tensor_count(&p->call.out);
+    int64_t heads = p->call.in[0].shape[1], width = p->call.in[0].shape[2], half = p->call.in[1].shape[1],
+            count = h3_tensor_count(&p->call.out);
     float *y = floats(p, count), *once = floats(p, count), *dx = floats(p, count);
     for (int64_t i = 0; i < count; i++) {
         int64_t j = i % width, k = j % half, row = i / (heads * width);
@@ -253,7 +255,8 @@ static void sums_over_rows(void **state)
 {
     (void)state;
     problem *p = problem_new(problem_named("adaln_projection"), H3_BF16, 0);
-    int64_t rows = p->call.row_index.shape[0], width = p->call.out.shape[2], count = h3_tensor_count(&p->call.out), outputs = p->call.param[1].shape[0];
+    int64_t rows = p->call.row_index.shape[0], width = p->call.out.shape[2], count = h3_tensor_count(&p->call.out),
+            outputs = p->call.param[1].shape[0];
     float *dtable = floats(p, count), *bf_sums = floats(p, count), *dbias = floats(p, outputs);
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < 6 * width; i++) {
@@ -374,7 +377,8 @@ static void log_sum_exp(void **state)
             double scores[KEYS], most = -INFINITY, sum = 0;
             for (int k = 0; k < KEYS; k++) {
                 scores[k] = 0;
-                for (int d = 0; d < DIM; d++) scores[k] += tensor_value(&p->call.in[0], i * DIM + d) * tensor_value(&p->call.in[1], k * DIM + d);
+                for (int d = 0; d < DIM; d++)
+                    scores[k] += tensor_value(&p->call.in[0], i * DIM + d) * tensor_value(&p->call.in[1], k * DIM + d);
                 scores[k] /= 4.0;
                 most = fmax(most, scores[k]);
             }
@@ -391,8 +395,9 @@ static void log_sum_exp(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms),          cmocka_unit_test(residuals),         cmocka_unit_test(ropes),      cmocka_unit_test(swiglus),
-        cmocka_unit_test(sums_over_rows), cmocka_unit_test(attention_choices), cmocka_unit_test(log_sum_exp),
+        cmocka_unit_test(norms),       cmocka_unit_test(residuals),      cmocka_unit_test(ropes),
+        cmocka_unit_test(swiglus),     cmocka_unit_test(sums_over_rows), cmocka_unit_test(attention_choices),
+        cmocka_unit_test(log_sum_exp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

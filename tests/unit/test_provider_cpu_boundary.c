@@ -72,7 +72,8 @@ static void adds_round_once(void **state)
 {
     (void)state;
     float a[3] = {1.0f, 1.0f, -0.0f}, b[3] = {0x1p-24f, 0x1.8p-23f, -0.0f}, sum[3];
-    uint16_t a16[4] = {0x3f80, 0x3f80, 0x3f81, 0x8000}, b16[4] = {0x3b80, 0x3b81, 0x3b80, 0x8000}, sum16[4]; /* 1 + 2^-8 is a tie, to even */
+    uint16_t a16[4] = {0x3f80, 0x3f80, 0x3f81, 0x8000}, b16[4] = {0x3b80, 0x3b81, 0x3b80, 0x8000},
+             sum16[4]; /* 1 + 2^-8 is a tie, to even */
     h3_call call = {0};
     call.in[0] = h3_tensor_view(a, H3_F32, 1, H3_SHAPE(3));
     call.in[1] = h3_tensor_view(b, H3_F32, 1, H3_SHAPE(3));

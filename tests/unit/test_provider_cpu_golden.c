@@ -79,7 +79,10 @@ static h3_tensor weight(golden *g, const char *format)
     return read_tensor(g, h3_safetensors_find(&g->weights[0], name) ? &g->weights[0] : &g->weights[1], name);
 }
 
-static h3_tensor table(golden *g) { return view(recorded(g, "node", g->block, "adaln_projection"), 3, H3_SHAPE(3 * g->times, 6, g->hidden)); }
+static h3_tensor table(golden *g)
+{
+    return view(recorded(g, "node", g->block, "adaln_projection"), 3, H3_SHAPE(3 * g->times, 6, g->hidden));
+}
 
 /* Runs a call in either direction, with the plan's workspace; saved tensors are made in the forward. */
 static void run(golden *g, const char *node, h3_call *call, int backward)
@@ -122,7 +125,8 @@ static void compare(golden *g, const char *what, h3_tensor x, h3_tensor expected
     int64_t different;
     double error;
     if (!agrees(g->dtype, x, expected, share, &different, &error))
-        fail_msg("block %d %s: %lld of %lld elements differ, error %g", g->block, what, (long long)different, (long long)h3_tensor_count(&x), error);
+        fail_msg("block %d %s: %lld of %lld elements differ, error %g", g->block, what, (long long)different,
+                 (long long)h3_tensor_count(&x), error);
 }
 
 /* Nodes that sum over many elements: the order of a sum moves few results across a rounding boundary. */
@@ -153,7 +157,8 @@ static void parameter_gradient(golden *g, const char *name, h3_tensor gradient)
 }
 
 /* One node with one input and perhaps one parameter; `source` is the node that made the input. */
-static void simple(golden *g, const char *node, const char *source, const char *parameter, int as_heads, double share, double gradient_share)
+static void simple(golden *g, const char *node, const char *source, const char *parameter, int as_heads, double share,
+                   double gradient_share)
 {
     h3_call call = {0};
     call.in[0] = value(g, source, as_heads);
@@ -166,7 +171,8 @@ static void simple(golden *g, const char *node, const char *source, const char *
     if (parameter != NULL) call.dparam[0] = fresh(g, call.param[0].rank, call.param[0].shape);
     run(g, node, &call, 1);
     /* norm1 and norm2 feed several consumers, so their gradient is not one node's */
-    if (strncmp(source, "norm", 4) != 0 || strcmp(node, "ffn_gate_up") == 0) compare(g, node, call.din[0], upstream(g, source, call.in[0]), gradient_share);
+    if (strncmp(source, "norm", 4) != 0 || strcmp(node, "ffn_gate_up") == 0)
+        compare(g, node, call.din[0], upstream(g, source, call.in[0]), gradient_share);
     if (parameter != NULL) parameter_gradient(g, parameter, call.dparam[0]);
 }
 
@@ -184,7 +190,8 @@ static void rotary(golden *g, const char *node, const char *source)
     keep(g, angles);
     keep(g, frequency);
     for (int64_t i = 0; i < 3 * g->rows; i++) ((float *)angles.data)[i] = (float)((const double *)positions.data)[i];
-    for (int64_t k = 0; k < frequencies; k++) ((float *)frequency.data)[k] = 1.0f / (float)pow(10000.0, (double)k / (double)frequencies);
+    for (int64_t k = 0; k < frequencies; k++)
+        ((float *)frequency.data)[k] = 1.0f / (float)pow(10000.0, (double)k / (double)frequencies);
     call.in[0] = angles;
     call.in[1] = frequency;
     call.out = fresh(g, 3, H3_SHAPE(2, g->rows, 3 * frequencies));
@@ -264,8 +271,8 @@ static void residual(golden *g, const char *node, const char *branch, h3_tensor 
 
 static void modulation(golden *g, const h3_tensor row_grad[])
 {
-    static const char *const names[] = {"time_embedder.linear_1.weight", "time_embedder.linear_1.bias", "time_embedder.linear_2.weight",
-                                        "time_embedder.linear_2.bias"};
+    static const char *const names[] = {"time_embedder.linear_1.weight", "time_embedder.linear_1.bias",
+                                        "time_embedder.linear_2.weight", "time_embedder.linear_2.bias"};
     h3_call call = {0};
     golden wide = *g; /* the time embedding is float32 in every precision */
     wide.dtype = H3_F32;
@@ -350,7 +357,8 @@ static void check_model(const char *model, int shared, int32_t dtype, int blocks
     open_file(&g.weights[0], shared, model, "transformer/diffusion_pytorch_model-00001-of-00002.safetensors");
     open_file(&g.weights[1], shared, model, "transformer/diffusion_pytorch_model-00002-of-00002.safetensors");
     read_index(&g);
-    const h3_tensor *heads = h3_safetensors_find(&g.expected, "node.block0.q_norm"), *hidden = h3_safetensors_find(&g.expected, "node.block0.norm1");
+    const h3_tensor *heads = h3_safetensors_find(&g.expected, "node.block0.q_norm"),
+                    *hidden = h3_safetensors_find(&g.expected, "node.block0.norm1");
     g.times = h3_safetensors_find(&g.input, "layout.timestep")->shape[0];
     g.heads = heads->shape[2];
     g.head_dim = heads->shape[3];
@@ -417,7 +425,8 @@ static void one_bit_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nano_fp32), cmocka_unit_test(nano_bf16), cmocka_unit_test(edge), cmocka_unit_test(tiny), cmocka_unit_test(one_bit_is_seen),
+        cmocka_unit_test(nano_fp32), cmocka_unit_test(nano_bf16),       cmocka_unit_test(edge),
+        cmocka_unit_test(tiny),      cmocka_unit_test(one_bit_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,15 +7,17 @@
 static void refused(const problem *p, const char *what, int (*call)(h3_call *), h3_call *arguments)
 {
     if (call(arguments) == 0) fail_msg("%s %s: %s is accepted", p->spec->node, p->dtype == H3_F32 ? "fp32" : "bf16", what);
-    if (strlen(arguments->message) == 0 || strchr(arguments->message, '\n')) fail_msg("%s: %s: no one-line message", p->spec->node, what);
+    if (strlen(arguments->message) == 0 || strchr(arguments->message, '\n'))
+        fail_msg("%s: %s: no one-line message", p->spec->node, what);
     if (strlen(arguments->report.kernel) != 0) fail_msg("%s: %s: refused, yet something ran", p->spec->node, what);
 }
 
 /* Every way to damage one tensor. Returns 0 when there are no more. */
 static int damage(h3_tensor *tensor, int way, const char **what)
 {
-    static const char *const names[] = {"another type", "an integer type", "rank + 1", "rank - 1", "rank 9", "negative rank", "zero size", "negative size",
-                                        "huge size", "wrong stride", "larger first", "larger last", "larger middle"};
+    static const char *const names[] = {"another type",  "an integer type", "rank + 1",      "rank - 1",  "rank 9",
+                                        "negative rank", "zero size",       "negative size", "huge size", "wrong stride",
+                                        "larger first",  "larger last",     "larger middle"};
     if (way >= (int)(sizeof names / sizeof names[0])) return 0;
     *what = names[way];
     int32_t last = tensor->rank - 1;
@@ -40,7 +42,8 @@ static int damage(h3_tensor *tensor, int way, const char **what)
     return 1;
 }
 
-/* Damages the tensor at `offset` in the call in every way. Sizes of a tensor that nothing else is measured against may be larger. */
+/* Damages the tensor at `offset` in the call in every way. Sizes of a tensor that nothing else is measured against may be larger.
+ */
 static void check_tensor(problem *p, size_t offset, int (*call)(h3_call *), int required)
 {
     const char *what = NULL;
@@ -66,7 +69,8 @@ static void check_indices(problem *p, int (*call)(h3_call *))
         if (indices[i]->data == NULL || indices[i]->dtype != H3_I32) continue;
         if (indices[i] == &p->call.row_index && call == p->op->forward) continue;
         int32_t *values = indices[i]->data, last = (int32_t)indices[i]->shape[0] - 1, kept = values[last];
-        int32_t wrong[] = {-1, 1000, INT32_MIN, INT32_MAX};
+        int32_t limit = i < 3 ? p->spec->in[i + 1].limit : (int32_t)p->call.out.shape[0];
+        int32_t wrong[] = {-1, limit, INT32_MIN, INT32_MAX};
         for (int w = 0; w < 4; w++) {
             values[last] = wrong[w];
             h3_call broken = p->call;
@@ -110,7 +114,8 @@ static void check_frame(problem *p, int (*call)(h3_call *), size_t workspace)
 static void check_plan(problem *p)
 {
     for (int i = 0; i < H3_MAX_IN + H3_MAX_PARAM; i++) {
-        size_t offset = i < H3_MAX_IN ? OFFSET(in) + (size_t)i * sizeof(h3_tensor) : OFFSET(param) + (size_t)(i - H3_MAX_IN) * sizeof(h3_tensor);
+        size_t offset = i < H3_MAX_IN ? OFFSET(in) + (size_t)i * sizeof(h3_tensor)
+                                      : OFFSET(param) + (size_t)(i - H3_MAX_IN) * sizeof(h3_tensor);
         h3_call_plan plan;
         h3_call broken = p->call;
         h3_tensor *tensor = (h3_tensor *)((char *)&broken + offset);
@@ -146,7 +151,8 @@ static void check_problem(const problem_spec *spec, int32_t dtype)
         check_tensor(p, OFFSET(saved) + (size_t)i * sizeof(h3_tensor), p->op->forward, 1);
         check_tensor(p, OFFSET(saved) + (size_t)i * sizeof(h3_tensor), p->op->backward, 1);
     }
-    for (int i = 0; i < H3_ROW_GRADS; i++) check_tensor(p, OFFSET(row_grad) + (size_t)i * sizeof(h3_tensor), p->op->backward, spec->row_grads < 0);
+    for (int i = 0; i < H3_ROW_GRADS; i++)
+        check_tensor(p, OFFSET(row_grad) + (size_t)i * sizeof(h3_tensor), p->op->backward, spec->row_grads < 0);
     check_tensor(p, OFFSET(out), p->op->forward, 1);
     check_tensor(p, OFFSET(dout), p->op->backward, 1);
     check_tensor(p, OFFSET(row_index), p->op->backward, 1);
@@ -233,6 +239,7 @@ static void boundary_calls(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(wrong_tensors), cmocka_unit_test(impossible_sizes), cmocka_unit_test(boundary_calls)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(wrong_tensors), cmocka_unit_test(impossible_sizes),
+                                       cmocka_unit_test(boundary_calls)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

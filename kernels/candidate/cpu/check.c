@@ -84,8 +84,8 @@ int64_t h3_need_table(h3_check *check, const h3_tensor *table, const h3_tensor *
 {
     h3_need(check, table, "modulation table", H3_BF16);
     if (check->problem) return 0;
-    h3_require(check, table->rank == 3 && table->shape[1] == H3_ROW_GRADS && table->shape[2] == width, "modulation table",
-               "is not [3T, 6, hidden_size]");
+    h3_require(check, table->rank == 3 && table->shape[1] == H3_ROW_GRADS && table->shape[2] == width && table->shape[0] % 3 == 0,
+               "modulation table", "is not [3T, 6, hidden_size]");
     if (check->problem) return 0;
     h3_need_index(check, row_index, "row_index", rows, table->shape[0]);
     return table->shape[0];

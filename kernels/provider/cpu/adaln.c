@@ -24,7 +24,8 @@ static int check_adaln(const h3_check *check, adaln_sizes *sizes)
     sizes->outputs = weight->shape[0];
     sizes->width = sizes->outputs / (H3_CHUNKS * H3_MODALITIES);
     if (sizes->outputs % (H3_CHUNKS * H3_MODALITIES) != 0)
-        return h3_refuse(check, "weight has %lld rows; expected a multiple of %d", (long long)sizes->outputs, H3_CHUNKS * H3_MODALITIES);
+        return h3_refuse(check, "weight has %lld rows; expected a multiple of %d", (long long)sizes->outputs,
+                         H3_CHUNKS * H3_MODALITIES);
     return h3_want(check, "bias", &call->param[1], sizes->dtype, 1, H3_SHAPE(sizes->outputs));
 }
 
@@ -35,7 +36,8 @@ static size_t forward_workspace(const adaln_sizes *sizes)
 
 static size_t backward_workspace(const adaln_sizes *sizes)
 {
-    return h3_bytes(sizes->times * sizes->outputs, 4) + h3_segment_workspace(H3_MODALITIES * sizes->times, sizes->width) + forward_workspace(sizes);
+    return h3_bytes(sizes->times * sizes->outputs, 4) + h3_segment_workspace(H3_MODALITIES * sizes->times, sizes->width) +
+           forward_workspace(sizes);
 }
 
 int h3_adaln_projection_plan(const h3_call *call, h3_call_plan *plan)
@@ -51,7 +53,8 @@ int h3_adaln_projection_plan(const h3_call *call, h3_call_plan *plan)
 
 static h3_condition condition_of(const h3_call *call, const adaln_sizes *sizes)
 {
-    return (h3_condition){.temb = call->in[0].data, .times = sizes->times, .weight = h3_matrix_of(&call->param[0], sizes->outputs, sizes->inputs)};
+    return (h3_condition){
+        .temb = call->in[0].data, .times = sizes->times, .weight = h3_matrix_of(&call->param[0], sizes->outputs, sizes->inputs)};
 }
 
 int h3_adaln_projection_forward(h3_call *call)
@@ -60,7 +63,8 @@ int h3_adaln_projection_forward(h3_call *call)
     h3_arena arena;
     h3_check check = h3_check_call(call);
     if (check_adaln(&check, &sizes)) return 1;
-    if (h3_want(&check, "out", &call->out, sizes.dtype, 3, H3_SHAPE(H3_MODALITIES * sizes.times, H3_CHUNKS, sizes.width))) return 1;
+    if (h3_want(&check, "out", &call->out, sizes.dtype, 3, H3_SHAPE(H3_MODALITIES * sizes.times, H3_CHUNKS, sizes.width)))
+        return 1;
     if (h3_open_workspace(&check, forward_workspace(&sizes), &arena)) return 1;
     h3_condition condition = condition_of(call, &sizes);
     h3_condition_forward(&condition, call->param[1].data, call->out.data, arena);
@@ -70,7 +74,8 @@ int h3_adaln_projection_forward(h3_call *call)
 
 static int check_gradients(const h3_check *check, const adaln_sizes *sizes, int64_t *rows)
 {
-    static const char *const names[H3_ROW_GRADS] = {"row_grad[0]", "row_grad[1]", "row_grad[2]", "row_grad[3]", "row_grad[4]", "row_grad[5]"};
+    static const char *const names[H3_ROW_GRADS] = {"row_grad[0]", "row_grad[1]", "row_grad[2]",
+                                                    "row_grad[3]", "row_grad[4]", "row_grad[5]"};
     const h3_call *call = check->call;
     int64_t table_rows = H3_MODALITIES * sizes->times;
     if (h3_want(check, "row_index", &call->row_index, H3_I32, 1, H3_SHAPE(H3_ANY))) return 1;
@@ -79,7 +84,8 @@ static int check_gradients(const h3_check *check, const adaln_sizes *sizes, int6
         if (h3_want(check, names[c], &call->row_grad[c], sizes->dtype, 2, H3_SHAPE(*rows, sizes->width))) return 1;
     }
     if (h3_want_index(check, "row_index", &call->row_index, *rows, table_rows)) return 1;
-    if (h3_want_optional(check, "dtable", &call->dtable, sizes->dtype, 3, H3_SHAPE(table_rows, H3_CHUNKS, sizes->width))) return 1;
+    if (h3_want_optional(check, "dtable", &call->dtable, sizes->dtype, 3, H3_SHAPE(table_rows, H3_CHUNKS, sizes->width)))
+        return 1;
     if (h3_want_optional(check, "din[0]", &call->din[0], H3_F32, 2, call->in[0].shape)) return 1;
     if (h3_want_optional(check, "dparam[0]", &call->dparam[0], sizes->dtype, 2, call->param[0].shape)) return 1;
     return h3_want_optional(check, "dparam[1]", &call->dparam[1], sizes->dtype, 1, call->param[1].shape);
@@ -97,11 +103,12 @@ int h3_adaln_projection_backward(h3_call *call)
     void *dtable = call->dtable.data != NULL ? call->dtable.data : own_table;
     for (int64_t c = 0; c < H3_CHUNKS; c++) {
         h3_matrix row_gradient = h3_matrix_of(&call->row_grad[c], rows, sizes.width);
-        h3_segment_sum(row_gradient, call->row_index.data, H3_MODALITIES * sizes.times, h3_at(dtable, c * sizes.width, sizes.bf16),
-                       H3_CHUNKS * sizes.width, arena);
+        h3_segment_sum(row_gradient, call->row_index.data, H3_MODALITIES * sizes.times,
+                       h3_at(dtable, c * sizes.width, sizes.bf16), H3_CHUNKS * sizes.width, arena);
     }
     h3_condition condition = condition_of(call, &sizes);
-    h3_condition_gradients gradients = {.dweight = call->dparam[0].data, .dbias = call->dparam[1].data, .dtemb = call->din[0].data};
+    h3_condition_gradients gradients = {
+        .dweight = call->dparam[0].data, .dbias = call->dparam[1].data, .dtemb = call->din[0].data};
     h3_condition_backward(&condition, dtable, &gradients, arena);
     h3_ran(call, h3_blas_kernel(), sizes.bf16);
     return 0;

@@ -40,13 +40,15 @@ static int64_t chunk_rows(const attention_sizes *sizes) { return sizes->queries 
 static size_t forward_workspace(const attention_sizes *sizes)
 {
     int64_t rows = chunk_rows(sizes);
-    return 2 * h3_bytes(sizes->keys * sizes->head_dim, 4) + 2 * h3_bytes(rows * sizes->head_dim, 4) + h3_bytes(rows * sizes->keys, 4);
+    return 2 * h3_bytes(sizes->keys * sizes->head_dim, 4) + 2 * h3_bytes(rows * sizes->head_dim, 4) +
+           h3_bytes(rows * sizes->keys, 4);
 }
 
 static size_t backward_workspace(const attention_sizes *sizes)
 {
     int64_t rows = chunk_rows(sizes);
-    return 4 * h3_bytes(sizes->keys * sizes->head_dim, 4) + 3 * h3_bytes(rows * sizes->head_dim, 4) + 2 * h3_bytes(rows * sizes->keys, 4);
+    return 4 * h3_bytes(sizes->keys * sizes->head_dim, 4) + 3 * h3_bytes(rows * sizes->head_dim, 4) +
+           2 * h3_bytes(rows * sizes->keys, 4);
 }
 
 int h3_attention_plan(const h3_call *call, h3_call_plan *plan)
@@ -101,7 +103,8 @@ typedef struct forward_buffers {
     float *k, *v, *q, *o, *p;
 } forward_buffers;
 
-static void attend(const h3_call *call, const attention_sizes *sizes, forward_buffers b, int64_t item, int64_t head, int64_t first)
+static void attend(const h3_call *call, const attention_sizes *sizes, forward_buffers b, int64_t item, int64_t head,
+                   int64_t first)
 {
     int64_t rows = sizes->queries - first < CHUNK ? sizes->queries - first : CHUNK, width = sizes->head_dim;
     float alpha = 1.0f / sqrtf((float)width);
@@ -174,7 +177,8 @@ H3_INLINE void softmax_backward_row(float *p, float *ds, int64_t keys, float alp
     }
 }
 
-static void attend_backward(h3_call *call, const attention_sizes *sizes, backward_buffers b, int64_t item, int64_t head, int64_t first)
+static void attend_backward(h3_call *call, const attention_sizes *sizes, backward_buffers b, int64_t item, int64_t head,
+                            int64_t first)
 {
     int64_t rows = sizes->queries - first < CHUNK ? sizes->queries - first : CHUNK, width = sizes->head_dim, keys = sizes->keys;
     float alpha = 1.0f / sqrtf((float)width);
@@ -186,7 +190,8 @@ static void attend_backward(h3_call *call, const attention_sizes *sizes, backwar
     h3_multiply(rows, keys, width, 1.0f, b.up, b.v, 1, 0.0f, b.ds);
     for (int64_t row = 0; row < rows; row++) {
         const float *up = b.up + row * width, *o = b.o + row * width;
-        if (sizes->bf16) softmax_backward_row(b.p + row * keys, b.ds + row * keys, keys, alpha, lse[row], dot(up, o, width, 1), 1);
+        if (sizes->bf16)
+            softmax_backward_row(b.p + row * keys, b.ds + row * keys, keys, alpha, lse[row], dot(up, o, width, 1), 1);
         else softmax_backward_row(b.p + row * keys, b.ds + row * keys, keys, alpha, lse[row], dot(up, o, width, 0), 0);
     }
     float beta = first == 0 ? 0.0f : 1.0f;
@@ -224,9 +229,15 @@ int h3_attention_backward(h3_call *call)
     }
     if (h3_open_workspace(&check, backward_workspace(&sizes), &arena)) return 1;
     int64_t rows = chunk_rows(&sizes), head_floats = sizes.keys * sizes.head_dim, chunk_floats = rows * sizes.head_dim;
-    backward_buffers b = {.k = h3_take(&arena, head_floats, 4),   .v = h3_take(&arena, head_floats, 4),   .dk = h3_take(&arena, head_floats, 4),
-                          .dv = h3_take(&arena, head_floats, 4),  .q = h3_take(&arena, chunk_floats, 4),  .up = h3_take(&arena, chunk_floats, 4),
-                          .o = h3_take(&arena, chunk_floats, 4),  .p = h3_take(&arena, rows * sizes.keys, 4), .ds = h3_take(&arena, rows * sizes.keys, 4)};
+    backward_buffers b = {.k = h3_take(&arena, head_floats, 4),
+                          .v = h3_take(&arena, head_floats, 4),
+                          .dk = h3_take(&arena, head_floats, 4),
+                          .dv = h3_take(&arena, head_floats, 4),
+                          .q = h3_take(&arena, chunk_floats, 4),
+                          .up = h3_take(&arena, chunk_floats, 4),
+                          .o = h3_take(&arena, chunk_floats, 4),
+                          .p = h3_take(&arena, rows * sizes.keys, 4),
+                          .ds = h3_take(&arena, rows * sizes.keys, 4)};
     for (int64_t item = 0; item < sizes.batch; item++) {
         for (int64_t head = 0; head < sizes.heads; head++) head_backward(call, &sizes, b, item, head);
     }

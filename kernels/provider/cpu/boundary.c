@@ -12,7 +12,8 @@ int h3_no_backward(h3_call *call)
 static int check_any(const h3_check *check, const char *name, const h3_tensor *tensor)
 {
     if (h3_want_activation(check, name, tensor)) return 1;
-    if (tensor->rank < 1 || tensor->rank > H3_MAX_RANK) return h3_refuse(check, "%s has rank %d; expected 1 to %d", name, tensor->rank, H3_MAX_RANK);
+    if (tensor->rank < 1 || tensor->rank > H3_MAX_RANK)
+        return h3_refuse(check, "%s has rank %d; expected 1 to %d", name, tensor->rank, H3_MAX_RANK);
     return h3_want(check, name, tensor, tensor->dtype, tensor->rank, H3_SHAPE(H3_ANY, H3_ANY, H3_ANY, H3_ANY, H3_ANY));
 }
 
@@ -106,7 +107,9 @@ int h3_scatter_rows_forward(h3_call *call)
 {
     h3_check check = h3_check_call(call);
     const h3_tensor *rows = &call->in[0], *packed = &call->out;
-    if (h3_want(&check, "out", packed, rows->dtype, 2, H3_SHAPE(H3_ANY, rows->shape[1])) || check_scatter(&check, packed->shape[0])) return 1;
+    if (h3_want(&check, "out", packed, rows->dtype, 2, H3_SHAPE(H3_ANY, rows->shape[1])) ||
+        check_scatter(&check, packed->shape[0]))
+        return 1;
     move_rows(rows, call->in[1].data, packed, 0);
     h3_ran(call, "scatter_rows", rows->dtype == H3_BF16);
     return 0;
@@ -116,7 +119,9 @@ int h3_scatter_rows_backward(h3_call *call)
 {
     h3_check check = h3_check_call(call);
     const h3_tensor *rows = &call->in[0], *drows = &call->din[0], *packed = &call->dout;
-    if (h3_want(&check, "dout", packed, rows->dtype, 2, H3_SHAPE(H3_ANY, rows->shape[1])) || check_scatter(&check, packed->shape[0])) return 1;
+    if (h3_want(&check, "dout", packed, rows->dtype, 2, H3_SHAPE(H3_ANY, rows->shape[1])) ||
+        check_scatter(&check, packed->shape[0]))
+        return 1;
     if (h3_want_optional(&check, "din[0]", drows, rows->dtype, 2, rows->shape)) return 1;
     if (drows->data != NULL) move_rows(drows, call->in[1].data, packed, 1);
     h3_ran(call, "scatter_rows", packed->dtype == H3_BF16);

@@ -30,12 +30,17 @@ int h3_refuse(const h3_check *check, const char *format, ...)
 int h3_want_host(const h3_check *check)
 {
     if (check->call->size < sizeof(h3_call))
-        return h3_refuse(check, "the call has %u bytes where %zu are expected; rebuild the caller", check->call->size, sizeof(h3_call));
-    if (check->call->device != H3_DEVICE_CPU) return h3_refuse(check, "the call is for device %d; this library runs on the CPU", check->call->device);
+        return h3_refuse(check, "the call has %u bytes where %zu are expected; rebuild the caller", check->call->size,
+                         sizeof(h3_call));
+    if (check->call->device != H3_DEVICE_CPU)
+        return h3_refuse(check, "the call is for device %d; this library runs on the CPU", check->call->device);
     return 0;
 }
 
-int h3_present(const h3_check *check, const h3_tensor *tensor) { return check->planning ? tensor->rank != 0 : tensor->data != NULL; }
+int h3_present(const h3_check *check, const h3_tensor *tensor)
+{
+    return check->planning ? tensor->rank != 0 : tensor->data != NULL;
+}
 
 static const char *dtype_name(int32_t dtype)
 {
@@ -78,10 +83,12 @@ int h3_want(const h3_check *check, const char *name, const h3_tensor *tensor, in
     if (tensor->dtype == dtype && shape_fits(tensor, rank, shape)) return 0;
     shape_text(is, sizeof is, tensor->rank, tensor->shape);
     shape_text(expected, sizeof expected, rank, shape);
-    return h3_refuse(check, "%s is %s %s; expected dense %s %s", name, dtype_name(tensor->dtype), is, dtype_name(dtype), expected);
+    return h3_refuse(check, "%s is %s %s; expected dense %s %s", name, dtype_name(tensor->dtype), is, dtype_name(dtype),
+                     expected);
 }
 
-int h3_want_optional(const h3_check *check, const char *name, const h3_tensor *tensor, int32_t dtype, int32_t rank, const int64_t *shape)
+int h3_want_optional(const h3_check *check, const char *name, const h3_tensor *tensor, int32_t dtype, int32_t rank,
+                     const int64_t *shape)
 {
     return h3_present(check, tensor) ? h3_want(check, name, tensor, dtype, rank, shape) : 0;
 }
@@ -123,7 +130,8 @@ int h3_open_workspace(const h3_check *check, size_t needed, h3_arena *arena)
     arena->next = call->workspace;
     if (needed == 0) return 0;
     if (call->workspace == NULL || call->workspace_bytes < needed)
-        return h3_refuse(check, "the workspace has %zu bytes; the plan asks for %zu", call->workspace == NULL ? 0 : call->workspace_bytes, needed);
+        return h3_refuse(check, "the workspace has %zu bytes; the plan asks for %zu",
+                         call->workspace == NULL ? 0 : call->workspace_bytes, needed);
     if ((uintptr_t)call->workspace % 64 != 0) return h3_refuse(check, "the workspace is not aligned to 64 bytes");
     return 0;
 }

@@ -46,7 +46,10 @@ H3_INLINE void h3_accumulate(void *sums, int64_t i, float value, int bf16)
     else ((double *)sums)[i] += (double)value;
 }
 
-H3_INLINE float h3_total(const void *sums, int64_t i, int bf16) { return bf16 ? ((const float *)sums)[i] : (float)((const double *)sums)[i]; }
+H3_INLINE float h3_total(const void *sums, int64_t i, int bf16)
+{
+    return bf16 ? ((const float *)sums)[i] : (float)((const double *)sums)[i];
+}
 
 /* One call under check. While planning, tensors have shapes but no data, and there is no room for a message. */
 typedef struct h3_check {
@@ -62,7 +65,8 @@ h3_check h3_check_call(h3_call *call);
 int h3_refuse(const h3_check *check, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int h3_want_host(const h3_check *check);
 int h3_want(const h3_check *check, const char *name, const h3_tensor *tensor, int32_t dtype, int32_t rank, const int64_t *shape);
-int h3_want_optional(const h3_check *check, const char *name, const h3_tensor *tensor, int32_t dtype, int32_t rank, const int64_t *shape);
+int h3_want_optional(const h3_check *check, const char *name, const h3_tensor *tensor, int32_t dtype, int32_t rank,
+                     const int64_t *shape);
 int h3_want_activation(const h3_check *check, const char *name, const h3_tensor *tensor); /* F32 or BF16 */
 /* table [3T,6,width], row_index [rows] below 3T, and a call's chunk such that `used` chunks from there on exist. */
 int h3_want_table(const h3_check *check, const h3_tensor *table, const h3_tensor *index, int64_t rows, int64_t width, int used);

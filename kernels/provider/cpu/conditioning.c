@@ -13,7 +13,8 @@ static h3_matrix activate(const h3_condition *condition, h3_arena *arena)
 {
     int64_t count = condition->times * condition->weight.columns;
     int bf16 = condition->weight.bf16;
-    h3_matrix u = {.data = h3_take(arena, count, 4), .rows = condition->times, .columns = condition->weight.columns, .bf16 = bf16};
+    h3_matrix u = {
+        .data = h3_take(arena, count, 4), .rows = condition->times, .columns = condition->weight.columns, .bf16 = bf16};
     for (int64_t i = 0; i < count; i++) h3_store(u.data, i, h3_silu(condition->temb[i]), bf16);
     return u;
 }
@@ -44,7 +45,8 @@ void h3_condition_backward(const h3_condition *condition, void *dz, const h3_con
 
 size_t h3_segment_workspace(int64_t segments, int64_t width) { return h3_bytes(segments * width, sizeof(double)); }
 
-H3_INLINE void sum_segments(h3_matrix rows, const int32_t *index, int64_t segments, void *out, int64_t stride, void *sums, const int bf16)
+H3_INLINE void sum_segments(h3_matrix rows, const int32_t *index, int64_t segments, void *out, int64_t stride, void *sums,
+                            const int bf16)
 {
     for (int64_t row = 0; row < rows.rows; row++) {
         const void *from = h3_at(rows.data, row * rows.columns, bf16);
@@ -52,7 +54,8 @@ H3_INLINE void sum_segments(h3_matrix rows, const int32_t *index, int64_t segmen
         for (int64_t j = 0; j < rows.columns; j++) h3_accumulate(sums, first + j, h3_load(from, j, bf16), bf16);
     }
     for (int64_t k = 0; k < segments; k++) {
-        for (int64_t j = 0; j < rows.columns; j++) h3_store(out, k * stride + j, h3_total(sums, k * rows.columns + j, bf16), bf16);
+        for (int64_t j = 0; j < rows.columns; j++)
+            h3_store(out, k * stride + j, h3_total(sums, k * rows.columns + j, bf16), bf16);
     }
 }
 

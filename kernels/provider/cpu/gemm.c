@@ -35,16 +35,18 @@ void h3_narrow(const float *restrict from, int64_t count, int bf16, void *to)
     }
 }
 
-void h3_multiply(int64_t m, int64_t n, int64_t k, float alpha, const float *a, const float *b, int transpose_b, float beta, float *c)
+void h3_multiply(int64_t m, int64_t n, int64_t k, float alpha, const float *a, const float *b, int transpose_b, float beta,
+                 float *c)
 {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha, a, (blasint)k, b,
-                (blasint)(transpose_b ? k : n), beta, c, (blasint)n);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha,
+                a, (blasint)k, b, (blasint)(transpose_b ? k : n), beta, c, (blasint)n);
 }
 
-void h3_multiply_transposed(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b, float beta, float *c)
+void h3_multiply_transposed(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b, float beta,
+                            float *c)
 {
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha, a, (blasint)lda, b, (blasint)n, beta, c,
-                (blasint)n);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha, a, (blasint)lda, b,
+                (blasint)n, beta, c, (blasint)n);
 }
 
 /* How many of `count` vectors of `length` floats make one panel. */
@@ -121,7 +123,8 @@ void h3_layer_input_gradient(h3_matrix dy, h3_matrix weight, h3_matrix dx, h3_ar
     h3_widen(dy.data, dy.rows * outputs, 1, wide_dy);
     for (int64_t first = 0; first < inputs; first += step) {
         int64_t width = inputs - first < step ? inputs - first : step;
-        for (int64_t o = 0; o < outputs; o++) h3_widen(h3_at(weight.data, o * inputs + first, 1), width, 1, wide_weight + o * width);
+        for (int64_t o = 0; o < outputs; o++)
+            h3_widen(h3_at(weight.data, o * inputs + first, 1), width, 1, wide_weight + o * width);
         h3_multiply(dy.rows, width, outputs, 1.0f, wide_dy, wide_weight, 0, 0.0f, product);
         store_panel(product, NULL, dx, first, width);
     }

@@ -25,7 +25,10 @@ static int check_linear(const h3_check *check, int biased, linear_sizes *sizes)
     return biased ? h3_want(check, "bias", &call->param[1], x->dtype, 1, H3_SHAPE(sizes->outputs)) : 0;
 }
 
-static size_t workspace(const linear_sizes *sizes) { return h3_layer_workspace(sizes->rows, sizes->inputs, sizes->outputs, sizes->bf16); }
+static size_t workspace(const linear_sizes *sizes)
+{
+    return h3_layer_workspace(sizes->rows, sizes->inputs, sizes->outputs, sizes->bf16);
+}
 
 static int plan_linear(const h3_call *call, h3_call_plan *plan, int biased)
 {
@@ -45,8 +48,9 @@ static int forward(h3_call *call, int biased)
     if (check_linear(&check, biased, &sizes)) return 1;
     if (h3_want(&check, "out", &call->out, sizes.dtype, 2, H3_SHAPE(sizes.rows, sizes.outputs))) return 1;
     if (h3_open_workspace(&check, workspace(&sizes), &arena)) return 1;
-    h3_layer_forward(h3_matrix_of(&call->in[0], sizes.rows, sizes.inputs), h3_matrix_of(&call->param[0], sizes.outputs, sizes.inputs),
-                     biased ? call->param[1].data : NULL, h3_matrix_of(&call->out, sizes.rows, sizes.outputs), arena);
+    h3_layer_forward(h3_matrix_of(&call->in[0], sizes.rows, sizes.inputs),
+                     h3_matrix_of(&call->param[0], sizes.outputs, sizes.inputs), biased ? call->param[1].data : NULL,
+                     h3_matrix_of(&call->out, sizes.rows, sizes.outputs), arena);
     h3_ran(call, h3_blas_kernel(), sizes.bf16);
     return 0;
 }
@@ -64,7 +68,8 @@ static int backward(h3_call *call, int biased)
     if (biased && h3_want_optional(&check, "dparam[1]", dbias, sizes.dtype, 1, call->param[1].shape)) return 1;
     if (h3_open_workspace(&check, workspace(&sizes), &arena)) return 1;
     h3_matrix dy = h3_matrix_of(&call->dout, sizes.rows, sizes.outputs);
-    h3_matrix x = h3_matrix_of(&call->in[0], sizes.rows, sizes.inputs), weight = h3_matrix_of(&call->param[0], sizes.outputs, sizes.inputs);
+    h3_matrix x = h3_matrix_of(&call->in[0], sizes.rows, sizes.inputs),
+              weight = h3_matrix_of(&call->param[0], sizes.outputs, sizes.inputs);
     if (dx->data != NULL) h3_layer_input_gradient(dy, weight, h3_matrix_of(dx, sizes.rows, sizes.inputs), arena);
     if (dweight->data != NULL) h3_layer_weight_gradient(dy, x, h3_matrix_of(dweight, sizes.outputs, sizes.inputs), arena);
     if (biased && dbias->data != NULL) h3_layer_bias_gradient(dy, dbias->data, arena);

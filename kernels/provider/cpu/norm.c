@@ -50,7 +50,8 @@ H3_INLINE void forward_rows(const h3_norm_rows *norm, void *y, float *terms, con
         void *out = h3_at(y, row * norm->width, bf16);
         float r = reciprocal_rms(norm, x, terms, bf16);
         if (norm->index == NULL) {
-            for (int64_t j = 0; j < norm->width; j++) h3_store(out, j, h3_load(norm->weight, j, bf16) * (r * h3_load(x, j, bf16)), bf16);
+            for (int64_t j = 0; j < norm->width; j++)
+                h3_store(out, j, h3_load(norm->weight, j, bf16) * (r * h3_load(x, j, bf16)), bf16);
             continue;
         }
         const void *shift = table_row(norm, row, norm->shift, bf16), *scale = table_row(norm, row, norm->scale, bf16);
@@ -70,8 +71,8 @@ void h3_norm_forward_rows(const h3_norm_rows *norm, void *y, h3_arena arena)
 }
 
 /* From dy to the norm's own upstream gradient dn, with the row gradients of shift and scale on the way. */
-H3_INLINE void modulation_gradients(const h3_norm_rows *norm, const h3_norm_gradients *gradients, int64_t row, const float *xh, float *dn,
-                                    const int bf16)
+H3_INLINE void modulation_gradients(const h3_norm_rows *norm, const h3_norm_gradients *gradients, int64_t row, const float *xh,
+                                    float *dn, const int bf16)
 {
     int64_t first = row * norm->width;
     const void *dy = h3_at(gradients->dy, first, bf16), *scale = table_row(norm, row, norm->scale, bf16);

@@ -13,7 +13,8 @@ static int check_modulation(const h3_check *check, norm_sizes *sizes)
     const h3_call *call = check->call;
     const h3_tensor *table = &call->in[1], *index = &call->in[2];
     sizes->modulated = h3_present(check, table);
-    if (!sizes->modulated) return h3_present(check, index) ? h3_refuse(check, "row_index comes without a table; pass both or neither") : 0;
+    if (!sizes->modulated)
+        return h3_present(check, index) ? h3_refuse(check, "row_index comes without a table; pass both or neither") : 0;
     return h3_want_table(check, table, index, sizes->rows, sizes->width, 2);
 }
 

@@ -37,7 +37,8 @@ static int check_outputs(const h3_check *check, const norm_out_sizes *sizes, con
 
 static size_t forward_workspace(const norm_out_sizes *sizes)
 {
-    size_t condition = h3_condition_workspace(sizes->times, sizes->inputs, 2 * sizes->width, sizes->bf16), norm = h3_norm_workspace(sizes->width);
+    size_t condition = h3_condition_workspace(sizes->times, sizes->inputs, 2 * sizes->width, sizes->bf16),
+           norm = h3_norm_workspace(sizes->width);
     return condition > norm ? condition : norm;
 }
 
@@ -61,7 +62,9 @@ int h3_norm_out_plan(const h3_call *call, h3_call_plan *plan)
 
 static h3_condition condition_of(const h3_call *call, const norm_out_sizes *sizes)
 {
-    return (h3_condition){.temb = call->in[1].data, .times = sizes->times, .weight = h3_matrix_of(&call->param[1], 2 * sizes->width, sizes->inputs)};
+    return (h3_condition){.temb = call->in[1].data,
+                          .times = sizes->times,
+                          .weight = h3_matrix_of(&call->param[1], 2 * sizes->width, sizes->inputs)};
 }
 
 static h3_norm_rows rows_of(const h3_call *call, const norm_out_sizes *sizes)
@@ -102,7 +105,8 @@ static int check_gradients(const h3_check *check, const norm_out_sizes *sizes)
     if (h3_want_optional(check, "din[0]", &call->din[0], sizes->dtype, 2, call->in[0].shape)) return 1;
     if (h3_want_optional(check, "din[1]", &call->din[1], H3_F32, 2, call->in[1].shape)) return 1;
     for (int i = 0; i < 3; i++) {
-        if (h3_want_optional(check, names[i], &call->dparam[i], sizes->dtype, call->param[i].rank, call->param[i].shape)) return 1;
+        if (h3_want_optional(check, names[i], &call->dparam[i], sizes->dtype, call->param[i].rank, call->param[i].shape))
+            return 1;
     }
     return 0;
 }
@@ -117,7 +121,8 @@ int h3_norm_out_backward(h3_call *call)
     h3_norm_rows norm = rows_of(call, &sizes);
     h3_matrix dshift = h3_matrix_of(&call->dout, sizes.rows, sizes.width), dscale = dshift;
     dscale.data = h3_take(&arena, sizes.rows * sizes.width, 4);
-    h3_norm_gradients gradients = {.dy = dshift.data, .dx = call->din[0].data, .dweight = call->dparam[0].data, .dscale = dscale.data};
+    h3_norm_gradients gradients = {
+        .dy = dshift.data, .dx = call->din[0].data, .dweight = call->dparam[0].data, .dscale = dscale.data};
     h3_norm_backward_rows(&norm, &gradients, arena);
     void *dz = h3_take(&arena, sizes.times * 2 * sizes.width, 4);
     h3_segment_sum(dshift, norm.index, sizes.times, dz, 2 * sizes.width, arena);

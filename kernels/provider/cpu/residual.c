@@ -21,7 +21,8 @@ static int check_residual(const h3_check *check, residual_sizes *sizes)
     sizes->rows = x->shape[0];
     sizes->width = x->shape[1];
     if (h3_want(check, "branch", &call->in[1], x->dtype, 2, x->shape)) return 1;
-    if (!sizes->gated) return h3_present(check, index) ? h3_refuse(check, "row_index comes without a table; pass both or neither") : 0;
+    if (!sizes->gated)
+        return h3_present(check, index) ? h3_refuse(check, "row_index comes without a table; pass both or neither") : 0;
     return h3_want_table(check, table, index, sizes->rows, sizes->width, 1);
 }
 
@@ -86,7 +87,8 @@ H3_INLINE void backward_rows(const h3_call *call, const residual_sizes *sizes, c
             else memcpy(dbranch, dout, (size_t)sizes->width * (bf16 ? 2 : 4));
         }
         if (sizes->gated && call->row_grad[0].data != NULL)
-            product_row(h3_at(call->row_grad[0].data, first, bf16), dout, h3_at(call->in[1].data, first, bf16), sizes->width, bf16);
+            product_row(h3_at(call->row_grad[0].data, first, bf16), dout, h3_at(call->in[1].data, first, bf16), sizes->width,
+                        bf16);
     }
 }
 

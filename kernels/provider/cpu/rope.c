@@ -27,7 +27,8 @@ static int check_rope(const h3_check *check, rope_sizes *sizes)
     if (h3_want(check, "cos", cosine, x->dtype, 2, H3_SHAPE(sizes->rows, H3_ANY))) return 1;
     sizes->half = cosine->shape[1];
     if (2 * sizes->half > sizes->head_dim)
-        return h3_refuse(check, "cos has %lld angles; a head of %lld channels holds at most half", (long long)sizes->half, (long long)sizes->head_dim);
+        return h3_refuse(check, "cos has %lld angles; a head of %lld channels holds at most half", (long long)sizes->half,
+                         (long long)sizes->head_dim);
     return h3_want(check, "sin", &call->in[2], x->dtype, 2, cosine->shape);
 }
 
@@ -43,7 +44,8 @@ int h3_rope_plan(const h3_call *call, h3_call_plan *plan)
 H3_INLINE void rotate(const h3_call *call, const rope_sizes *sizes, const void *from, void *to, const int back, const int bf16)
 {
     for (int64_t row = 0; row < sizes->rows; row++) {
-        const void *cosine = h3_at(call->in[1].data, row * sizes->half, bf16), *sine = h3_at(call->in[2].data, row * sizes->half, bf16);
+        const void *cosine = h3_at(call->in[1].data, row * sizes->half, bf16),
+                   *sine = h3_at(call->in[2].data, row * sizes->half, bf16);
         for (int64_t head = 0; head < sizes->heads; head++) {
             int64_t first = (row * sizes->heads + head) * sizes->head_dim;
             const void *x = h3_at(from, first, bf16), *x2 = h3_at(x, sizes->half, bf16);

@@ -13,7 +13,8 @@ static int check_swiglu(const h3_check *check, swiglu_sizes *sizes)
     *sizes = (swiglu_sizes){.dtype = gu->dtype};
     if (h3_want_host(check) || h3_want_activation(check, "gu", gu)) return 1;
     if (h3_want(check, "gu", gu, gu->dtype, 2, H3_SHAPE(H3_ANY, H3_ANY))) return 1;
-    if (gu->shape[1] % 2 != 0) return h3_refuse(check, "gu has %lld columns; values and gates need an even number", (long long)gu->shape[1]);
+    if (gu->shape[1] % 2 != 0)
+        return h3_refuse(check, "gu has %lld columns; values and gates need an even number", (long long)gu->shape[1]);
     sizes->rows = gu->shape[0];
     sizes->width = gu->shape[1] / 2;
     return 0;

@@ -19,7 +19,8 @@ static int check_time(const h3_check *check, time_sizes *sizes)
     if (h3_want_host(check) || h3_want(check, "timestep", &call->in[0], H3_F32, 1, H3_SHAPE(H3_ANY))) return 1;
     if (h3_want(check, "linear_1 weight", first, H3_F32, 2, H3_SHAPE(H3_ANY, H3_ANY))) return 1;
     *sizes = (time_sizes){.times = call->in[0].shape[0], .features = first->shape[1], .hidden = first->shape[0]};
-    if (sizes->features % 2 != 0) return h3_refuse(check, "linear_1 weight has %lld columns; expected an even number", (long long)sizes->features);
+    if (sizes->features % 2 != 0)
+        return h3_refuse(check, "linear_1 weight has %lld columns; expected an even number", (long long)sizes->features);
     if (h3_want(check, "linear_1 bias", &call->param[1], H3_F32, 1, H3_SHAPE(sizes->hidden))) return 1;
     if (h3_want(check, "linear_2 weight", second, H3_F32, 2, H3_SHAPE(H3_ANY, sizes->hidden))) return 1;
     sizes->width = second->shape[0];
@@ -68,7 +69,10 @@ static void sinusoid(const float *timestep, const time_sizes *sizes, float *feat
     }
 }
 
-static h3_matrix matrix(void *data, int64_t rows, int64_t columns) { return (h3_matrix){.data = data, .rows = rows, .columns = columns}; }
+static h3_matrix matrix(void *data, int64_t rows, int64_t columns)
+{
+    return (h3_matrix){.data = data, .rows = rows, .columns = columns};
+}
 
 int h3_time_embedder_forward(h3_call *call)
 {
@@ -79,11 +83,12 @@ int h3_time_embedder_forward(h3_call *call)
     if (h3_open_workspace(&check, forward_workspace(&sizes), &arena)) return 1;
     float *z1 = call->saved[1].data, *a1 = h3_take(&arena, sizes.times * sizes.hidden, 4);
     sinusoid(call->in[0].data, &sizes, call->saved[0].data);
-    h3_layer_forward(matrix(call->saved[0].data, sizes.times, sizes.features), matrix(call->param[0].data, sizes.hidden, sizes.features),
-                     call->param[1].data, matrix(z1, sizes.times, sizes.hidden), arena);
+    h3_layer_forward(matrix(call->saved[0].data, sizes.times, sizes.features),
+                     matrix(call->param[0].data, sizes.hidden, sizes.features), call->param[1].data,
+                     matrix(z1, sizes.times, sizes.hidden), arena);
     for (int64_t i = 0; i < sizes.times * sizes.hidden; i++) a1[i] = h3_silu(z1[i]);
-    h3_layer_forward(matrix(a1, sizes.times, sizes.hidden), matrix(call->param[2].data, sizes.width, sizes.hidden), call->param[3].data,
-                     matrix(call->out.data, sizes.times, sizes.width), arena);
+    h3_layer_forward(matrix(a1, sizes.times, sizes.hidden), matrix(call->param[2].data, sizes.width, sizes.hidden),
+                     call->param[3].data, matrix(call->out.data, sizes.times, sizes.width), arena);
     h3_ran(call, h3_blas_kernel(), 0);
     return 0;
 }
@@ -111,7 +116,8 @@ int h3_time_embedder_backward(h3_call *call)
     h3_matrix up = matrix(call->dout.data, sizes.times, sizes.width), inner = matrix(dz1, sizes.times, sizes.hidden);
     for (int64_t i = 0; i < count; i++) a1[i] = h3_silu(z1[i]);
     if (call->dparam[2].data != NULL)
-        h3_layer_weight_gradient(up, matrix(a1, sizes.times, sizes.hidden), matrix(call->dparam[2].data, sizes.width, sizes.hidden), arena);
+        h3_layer_weight_gradient(up, matrix(a1, sizes.times, sizes.hidden),
+                                 matrix(call->dparam[2].data, sizes.width, sizes.hidden), arena);
     if (call->dparam[3].data != NULL) h3_layer_bias_gradient(up, call->dparam[3].data, arena);
     h3_layer_input_gradient(up, matrix(call->param[2].data, sizes.width, sizes.hidden), inner, arena);
     for (int64_t i = 0; i < count; i++) dz1[i] = h3_silu_gradient(dz1[i], z1[i]);
