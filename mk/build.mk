@@ -69,9 +69,9 @@ LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
 LIBS := $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
-FLAGS_provider := -O3 $(KERNEL_BASE)
+FLAGS_provider := $(KERNEL_BASE) -O3
 FLAGS_candidate := $(KERNEL_BASE) -fopenmp $(if $(FAST_MATH),-ffast-math -DH3_FAST_MATH_BUILD)
-CFLAGS_provider := -O3 $(COMMON) $(FLAGS_provider) $(OPENBLAS_CFLAGS)
+CFLAGS_provider := $(COMMON) $(FLAGS_provider) $(OPENBLAS_CFLAGS)
 CFLAGS_candidate := $(COMMON) $(FLAGS_candidate)
 LIBS_provider_cpu := $(OPENBLAS_LIBS)
 LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++

@@ -96,8 +96,7 @@ h3_status h3_ranks_check(h3_ranks *ranks, int code, const char *what, int peer)
     if (code == MPI_SUCCESS) return H3_OK;
     if (peer >= 0) snprintf(with, sizeof with, "rank %d", peer);
     MPI_Error_string(code, text, &length);
-    h3_error(H3_ENVIRONMENT, "MPI failed in %s with %s: %s; start the stage again", what, with, text);
-    if (ranks->count > 1) h3_error_context(H3_ENVIRONMENT, "rank %d", ranks->rank);
+    h3_error(H3_ENVIRONMENT, "MPI failed on rank %d in %s with %s: %s; start the stage again", ranks->rank, what, with, text);
     if (ranks->outbox != NULL && ranks->outbox->failure[0] == 0)
         snprintf(ranks->outbox->failure, sizeof ranks->outbox->failure, "%s", h3_error_text());
     return H3_ENVIRONMENT;
@@ -126,12 +125,17 @@ h3_status h3_ranks_wait(h3_ranks *ranks, MPI_Request *request, const char *what,
 
 /* --- start and finish ----------------------------------------------------------------------------------------------- */
 
+static h3_status check_unused(void)
+{
+    int begun = 0;
+    MPI_Initialized(&begun); /* stays true after MPI_Finalize */
+    if (begun) return h3_error(H3_ENVIRONMENT, "MPI was started before in this process; it can be started once only");
+    return H3_OK;
+}
+
 static h3_status start_mpi(h3_ranks *ranks, int *argc, char ***argv)
 {
-    int begun = 0, ended = 0, provided = 0;
-    MPI_Initialized(&begun);
-    MPI_Finalized(&ended);
-    if (begun || ended) return h3_error(H3_ENVIRONMENT, "MPI was started before in this process; it can be started once only");
+    int provided = 0;
     setenv("OMPI_MCA_ess_singleton_isolated", "1", 0); /* Open MPI: no daemon for a program that runs without mpirun */
     if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
         return h3_error(H3_ENVIRONMENT, "MPI does not start; try the program without mpirun, then mpirun with a trivial program");
@@ -150,6 +154,7 @@ h3_status h3_ranks_start(h3_ranks *ranks, int *argc, char ***argv, double watchd
     *ranks = (h3_ranks){.count = 1, .watchdog = watchdog_seconds};
     if (!(watchdog_seconds >= SHORTEST_WATCHDOG && watchdog_seconds <= LONGEST_WATCHDOG))
         return h3_error(H3_USAGE, "a watchdog of %g seconds; it must be %g to %.0f", watchdog_seconds, SHORTEST_WATCHDOG, LONGEST_WATCHDOG);
+    H3_TRY(check_unused());
     catch_signals();
     H3_GOTO(start_mpi(ranks, argc, argv), failed);
     H3_GOTO(h3_outbox_open(ranks), failed);

@@ -107,7 +107,7 @@ h3_status h3_node_case_write(h3_gate_block *block, int32_t node)
 /* A case being replayed: its texts and tensors, kept while the block's views point at them. */
 typedef struct replay {
     h3_safetensors file;
-    cJSON *metadata = NULL;
+    cJSON *metadata;
     const char *node, *layout, *provider, *library, *op;
     h3_config config;
     h3_library provider_library;

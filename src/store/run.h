@@ -3,9 +3,10 @@
  *
  *   <run>/plan.json                          the plan as first used; another plan in the same run is refused
  *   <run>/stages/<stage>/stage.json          {"schema":"h3-stage-v1","stage","verdict","plan_sha256","needs":[{"stage","verdict"}],
- *                                             "inputs":[{"path","size","sha256"}],"outputs":[...],"build":{...}}: written last, so a
+ *                                             "inputs":[{"path","size","sha256"}],"outputs":[...],"build":{...},"sha256"}: written last, so a
  *                                             stage without it did not happen. It holds no time, attempt or host: an identical rerun
- *                                             gives identical bytes
+ *                                             gives identical bytes. "sha256" is of its own text without that field: a
+ *                                             byte that changed in it is noticed by whoever reads it
  *   <run>/stages/<stage>/site.json           attempt, host, user, job, times: outside all hashes
  *   <run>/stages/<stage>/.lock               held while the stage runs
  *   <run>/data/<...>, <run>/<file>.json      outputs, at paths that the stage chooses (h3_run_output says which it may not)

@@ -37,6 +37,9 @@ h3_status h3_run_verify_file(const char *folder, const h3_run_file *file, const 
 /* Who writes the files of a list, in words. */
 const char *h3_run_writer(const h3_run_files *files);
 
+/* SHA-256 of a stage.json's text without its last field, "sha256", which holds this. */
+h3_status h3_stage_seal(char out[H3_SHA256_HEX], const cJSON *json);
+
 /* H3_INTEGRITY with the next step when it is missing, damaged or of another plan (`plan_sha256`; NULL: any). Free in every case. */
 h3_status h3_stage_load(h3_stage *out, const char *folder, int32_t index, const char *plan_sha256);
 void h3_stage_free(h3_stage *stage);

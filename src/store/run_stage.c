@@ -1,5 +1,6 @@
 /* The stages, and reading a stage.json strictly. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -86,7 +87,7 @@ static h3_status read_files(h3_run_files *out, const cJSON *json, const char *ke
 
 static h3_status read_stage(h3_stage *out, const cJSON *json, const char *where)
 {
-    static const char *const keys[] = {"schema", "stage", "verdict", "plan_sha256", "needs", "inputs", "outputs", "build", NULL};
+    static const char *const keys[] = {"schema", "stage", "verdict", "plan_sha256", "needs", "inputs", "outputs", "build", "sha256", NULL};
     const char *schema, *stage, *plan_sha256;
     const cJSON *build;
     H3_TRY(h3_json_only_keys(json, keys, where, H3_INTEGRITY));
@@ -105,6 +106,44 @@ static h3_status read_stage(h3_stage *out, const cJSON *json, const char *where)
     return h3_json_object(&build, json, "build", where, H3_INTEGRITY);
 }
 
+h3_status h3_stage_seal(char out[H3_SHA256_HEX], const cJSON *json)
+{
+    char *text;
+    H3_TRY(h3_json_print(&text, json));
+    h3_status status = h3_sha256(out, text, strlen(text));
+    free(text);
+    return status;
+}
+
+/* The bytes are those that were written: the text is as this version prints it, and has the SHA-256 in its last field. */
+static h3_status check_seal(cJSON *json, const char *text, size_t size, const char *path, const char *program)
+{
+    const char *seal;
+    char *printed, found[H3_SHA256_HEX];
+    H3_TRY(h3_json_string(&seal, json, "sha256", path, H3_INTEGRITY));
+    H3_TRY(h3_json_print(&printed, json));
+    int same = strlen(printed) == size && memcmp(printed, text, size) == 0;
+    free(printed);
+    cJSON *taken = cJSON_DetachItemFromObjectCaseSensitive(json, "sha256");
+    h3_status status = h3_stage_seal(found, json);
+    if (status == H3_OK && (!same || strcmp(seal, found) != 0))
+        status = h3_error(H3_INTEGRITY, "%s has not the SHA-256 that it says it has: it has changed; rerun %s", path, program);
+    cJSON_AddItemToObject(json, "sha256", taken);
+    return status;
+}
+
+static h3_status parse_stage(cJSON **json, h3_stage *out, const char *path)
+{
+    char *text;
+    size_t size;
+    H3_TRY(h3_file_read(&text, &size, path, H3_STAGE_LIMIT, H3_INTEGRITY));
+    h3_status status = h3_json_parse(json, text, size, path, H3_INTEGRITY);
+    if (status == H3_OK) status = read_stage(out, *json, path);
+    if (status == H3_OK) status = check_seal(*json, text, size, path, stages[out->index].program);
+    free(text);
+    return status;
+}
+
 /* Both forms of the same file: `json` for whoever wants the rest of it. */
 static h3_status open_stage(cJSON **json, h3_stage *out, const char *folder, int32_t index)
 {
@@ -117,8 +156,7 @@ static h3_status open_stage(cJSON **json, h3_stage *out, const char *folder, int
     H3_TRY(h3_run_lookup(path, &present, &info, folder, relative));
     if (!present) return h3_error(H3_INTEGRITY, "%s has not finished (%s is missing); run %s", stages[index].name, path, stages[index].program);
     if (info.st_size > H3_STAGE_LIMIT) return h3_error(H3_INTEGRITY, "%s is larger than a stage.json can be; rerun %s", path, stages[index].program);
-    H3_TRY(h3_json_read(json, path, H3_INTEGRITY));
-    return read_stage(out, *json, path);
+    return parse_stage(json, out, path);
 }
 
 h3_status h3_run_stage_read(cJSON **out, const char *folder, const char *stage)

@@ -132,7 +132,7 @@ finish_case abort
 check "abort ends the job with its status and one line" quiet_end 3 "h3_probe: rank 3: block 31 is damaged; make it again"
 finish_case fail
 check "a rank on which MPI fails ends the job when it finishes" \
-    ended 4 4 "^ranks_probe: rank 1: MPI failed in agree with all ranks: MPI_ERR_OTHER.*; start the stage again$"
+    ended 4 4 "^ranks_probe: MPI failed on rank 1 in agree with all ranks: MPI_ERR_OTHER.*; start the stage again$"
 
 # --- signals --------------------------------------------------------------------------------------------------------------
 
