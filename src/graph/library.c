@@ -93,7 +93,8 @@ static h3_status check_table(const h3_operator_library *table, const char *path)
 static h3_status load(h3_library *out)
 {
     uint64_t before = h3_fp_state();
-    out->handle = dlopen(out->path, RTLD_NOW | RTLD_LOCAL);
+    /* NODELETE: a library's OpenMP threads outlive the last use of it. */
+    out->handle = dlopen(out->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     const char *problem = out->handle == NULL ? dlerror() : NULL;
     uint64_t after = h3_fp_state();
     h3_fp_restore(before);

@@ -123,6 +123,7 @@ h3_status h3_model_open(h3_model *model, const h3_weights *weights, int32_t prec
     model->is_last = first_block + block_count == config->num_layers;
     for (int32_t node = 0; node < H3_NODE_COUNT; node++) H3_TRY(h3_library_find(&model->provider[node], provider, h3_nodes[node].name, NULL));
     model->operators = operators != NULL ? operators : model->provider;
+    model->operators_end = config->num_layers;
     h3_status status = load_parameters(model);
     if (status != H3_OK) h3_model_close(model);
     return status;
@@ -187,6 +188,11 @@ void h3_pass_values(const h3_pass *pass, h3_block_state *state)
 
 const h3_tensor *h3_pass_block_input(const h3_pass *pass, const h3_model *model, int64_t block) { return &pass->block_inputs[block - model->first_block]; }
 
+static const h3_operator *const *operators_of(const h3_model *model, int64_t i)
+{
+    return model->first_block + i < model->operators_end ? model->operators : model->provider;
+}
+
 /* Runs block i forward and moves its output to `out`. */
 static h3_status block_forward(h3_model *model, h3_pass *pass, int64_t i, const h3_sink *sink, h3_tensor *out)
 {
@@ -194,7 +200,7 @@ static h3_status block_forward(h3_model *model, h3_pass *pass, int64_t i, const 
     h3_block_state state = {0};
     h3_pass_values(pass, &state);
     state.value[H3_VALUE_X] = pass->block_inputs[i];
-    h3_walk walk = {&model->engine, model->operators, &model->blocks[i], &state, NULL, h3_sink_as_tap(&tap, sink)};
+    h3_walk walk = {&model->engine, operators_of(model, i), &model->blocks[i], &state, NULL, h3_sink_as_tap(&tap, sink)};
     h3_status status = h3_walk_forward(&walk);
     if (status == H3_OK) {
         *out = state.node[H3_NODE_RESIDUAL_MLP].out;
@@ -238,7 +244,7 @@ static h3_status block_backward(h3_model *model, h3_pass *pass, int64_t i, const
     h3_block_state state = {0};
     h3_pass_values(pass, &state);
     state.value[H3_VALUE_X] = pass->block_inputs[i];
-    h3_walk walk = {&model->engine, model->operators, &model->blocks[i], &state, NULL, NULL};
+    h3_walk walk = {&model->engine, operators_of(model, i), &model->blocks[i], &state, NULL, NULL};
     h3_status status = h3_walk_forward(&walk);
     state.grad[H3_NODE_RESIDUAL_MLP] = *dhidden;
     *dhidden = (h3_tensor){0};

@@ -44,6 +44,7 @@ typedef struct h3_model {
     int64_t first_block, block_count;
     int is_first, is_last;
     const h3_operator *const *operators;          /* of the blocks, [H3_NODE_COUNT] */
+    int64_t operators_end;                        /* blocks from here on run the provider's instead; num_layers: none */
     const h3_operator *provider[H3_NODE_COUNT];   /* of the refiners */
     h3_block_params *blocks;                      /* [block_count] */
     h3_block_params *refiners;                    /* [num_refiner_layers]; first rank only */

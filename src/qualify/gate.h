@@ -71,6 +71,7 @@ typedef struct h3_gate {
     const h3_thresholds *thresholds;
     const char *run_folder;
     const char *only;   /* glob on check names; NULL: all */
+    int64_t candidate_end; /* full model: candidate operators in blocks before this one only; 0: in all */
     char *digests;      /* lines "<layout> <where> <node> <tensor> <digest>" of all candidate tensors; grows; caller frees */
     size_t digests_size;
 } h3_gate;
@@ -105,7 +106,7 @@ typedef struct h3_full_record {
     h3_full_tensor *tensors;             /* h3_gate_judge puts them in execution order, per layout */
 } h3_full_record;
 
-/* Collective: all blocks, forward and backward, every layout, candidate operators in the blocks. */
+/* Collective: all blocks, forward and backward, every layout, candidate operators in the blocks. `progress` may be NULL. */
 h3_status h3_gate_full(h3_gate *gate, h3_progress *progress, h3_full_record *out);
 
 #endif

@@ -190,12 +190,11 @@ static h3_status require_event(void *user, const h3_tap_event *event)
     return require_digest(user, name, event->tensor);
 }
 
-/* The BF16 provider again, chained, with its digests required to be the manifest's: it is the source of every isolated walk. */
-static h3_status run_provider(h3_gate_block *block)
+h3_status h3_gate_run_provider(h3_gate_block *block)
 {
     h3_tap tap = {require_event, block};
     H3_TRY(outside_values(block, &block->provider));
-    h3_walk walk = {&block->engine, block->provider_operators, &block->bf16, &block->provider, NULL, &tap};
+    h3_walk walk = {&block->engine, block->provider_operators, &block->bf16, &block->provider, NULL, block->gate->manifest != NULL ? &tap : NULL};
     H3_TRY(h3_walk_forward(&walk));
     H3_TRY(h3_device_upload(&block->provider.grad[H3_NODE_RESIDUAL_MLP], block->engine.device, &block->dx2));
     return h3_walk_backward(&walk);
@@ -242,7 +241,7 @@ static h3_status prepare(h3_gate_block *block)
     H3_TRY(read_artifacts(block));
     H3_TRY(h3_block_params_load(&block->bf16, block->engine.device, gate->weights, 0, 0, H3_BF16));
     H3_TRY(h3_block_params_load(&block->fp32, block->engine.device, gate->weights, 0, 0, H3_F32));
-    return run_provider(block);
+    return h3_gate_run_provider(block);
 }
 
 void h3_gate_block_free(h3_gate_block *block)

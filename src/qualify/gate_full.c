@@ -114,11 +114,11 @@ static h3_status run_flows(h3_model *model, full_flow *flows, size_t count, h3_p
 {
     for (size_t i = 0; i < count; i++) {
         H3_TRY(h3_model_forward(model, &flows[i].inputs.sequence, &flows[i].sink, &flows[i].pass, NULL, NULL));
-        h3_progress_add(progress, model->block_count);
+        if (progress != NULL) h3_progress_add(progress, model->block_count);
     }
     for (size_t i = 0; i < count; i++) {
         H3_TRY(h3_model_backward(model, flows[i].pass, &flows[i].sink));
-        h3_progress_add(progress, model->block_count);
+        if (progress != NULL) h3_progress_add(progress, model->block_count);
     }
     return H3_OK;
 }
@@ -141,6 +141,7 @@ h3_status h3_gate_full(h3_gate *gate, h3_progress *progress, h3_full_record *out
     }
     if (status == H3_OK) {
         h3_ranks_attach(gate->ranks, &model);
+        if (gate->candidate_end > 0) model.operators_end = gate->candidate_end;
         status = run_flows(&model, flows, count, progress);
     }
     for (size_t i = 0; i < count; i++) close_flow(&flows[i], &model);

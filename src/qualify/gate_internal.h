@@ -40,6 +40,9 @@ h3_status h3_gate_isolated(h3_gate_block *block);
 h3_status h3_gate_batch(h3_gate_block *block);
 h3_status h3_gate_chained(h3_gate_block *block);
 
+/* The BF16 provider, chained, on x, temb and dx2 of this block: fills block->provider, the source of every isolated walk. With a manifest its
+ * digests are required. */
+h3_status h3_gate_run_provider(h3_gate_block *block);
 /* The provider's isolated nodes in BF16 and FP32 on block->provider's values: figures are measured against these. */
 h3_status h3_gate_references(h3_gate_block *block);
 /* Everything but the chained check, on values that are in block->provider already. */

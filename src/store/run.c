@@ -140,12 +140,14 @@ static h3_status describe(cJSON **out, h3_run *run, const char *verdict, cJSON *
     if (build == NULL) build = cJSON_CreateObject();
     if (!cJSON_AddItemToObject(json, "build", build)) cJSON_Delete(build);
     char seal[H3_SHA256_HEX];
-    h3_status status = failed ? H3_OK : h3_stage_seal(seal, json);
-    if (!failed && status == H3_OK) cJSON_AddStringToObject(json, "sha256", seal);
-    if (status == H3_OK && (failed || cJSON_GetArraySize(json) != 9)) status = h3_error(H3_ENVIRONMENT, "out of memory for the stage.json of %s", run->stage);
-    if (status == H3_OK) *out = json;
-    else cJSON_Delete(json);
-    return status;
+    failed |= h3_stage_seal(seal, json) != H3_OK;
+    if (!failed) cJSON_AddStringToObject(json, "sha256", seal);
+    if (failed || cJSON_GetArraySize(json) != 9) {
+        cJSON_Delete(json);
+        return h3_error(H3_ENVIRONMENT, "out of memory for the stage.json of %s", run->stage);
+    }
+    *out = json;
+    return H3_OK;
 }
 
 static h3_status publish_stage(const h3_run *run, const cJSON *json)

@@ -214,6 +214,36 @@ static void no_crafted_change_crashes(void **state)
     free(good);
 }
 
+/* One byte behind a text that the file has, changed with all checksums right. */
+static void refuses_crafted(const char *text, size_t text_size, size_t offset, unsigned char value, const char *problem)
+{
+    size_t size;
+    char sha256[H3_SHA256_HEX];
+    h3_artifact artifact;
+    char *bytes = write_sample(in_scratch("a.h5"), &size, sha256), *at = memmem(bytes, size, text, text_size);
+    assert_non_null(at);
+    assert_int_not_equal((unsigned char)at[text_size + offset], value);
+    at[text_size + offset] = (char)value;
+    repair_checksums((unsigned char *)bytes, size);
+    write_file(in_scratch("b.h5"), bytes, size);
+    free(bytes);
+    assert_fails(h3_artifact_open(&artifact, in_scratch("b.h5"), NULL), H3_INTEGRITY, problem);
+}
+
+static void crafted_metadata_are_refused_by_name(void **state)
+{
+    (void)state;
+    refuses_crafted("producer", 9, 4, 200, "an attribute is malformed"); /* a string of 200 bytes where there are 8 */
+    refuses_crafted("producer", 9, 4, 0, "an attribute has a type that none has");
+    refuses_crafted("producer", 9, 0, 0x19, "an attribute has a type that none has"); /* of variable length */
+    refuses_crafted("shape", 6, 13, 6, "an attribute is malformed");                  /* six dimensions */
+    refuses_crafted("shape", 6, 13, 0, "an attribute is malformed");
+    refuses_crafted("grad", 4, 7, 1, "\"grad\": it reaches beyond the file"); /* the link's address */
+    refuses_crafted("grad", 4, 0, 0x31, "\"grad\": its header is malformed");
+    refuses_crafted("OHDR", 4, 0, 1, "its header is malformed");
+    refuses_crafted("OHDR", 4, 2, 0xff, "its header does not have its checksum"); /* a first chunk that reaches into the next object */
+}
+
 /* Every 64-bit `from` becomes `to`; how many there were. */
 static int replace_numbers(char *bytes, size_t size, uint64_t from, uint64_t to)
 {
@@ -271,6 +301,7 @@ int main(void)
         SCRATCH_TEST(what_is_no_file_is_refused),
         SCRATCH_TEST(repairing_changes_nothing),
         SCRATCH_TEST(no_crafted_change_crashes),
+        SCRATCH_TEST(crafted_metadata_are_refused_by_name),
         SCRATCH_TEST(datasets_cannot_share_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,8 +90,9 @@ static void another_plan_is_refused(void **state)
     char *hash = strstr(text, "plan_sha256") + 15;
     hash[0] = hash[0] == '0' ? '1' : '0';
     write_text(in_run("stages/reference_pass/stage.json"), text);
+    assert_fails(run_stage("threshold_freeze", "x", NULL), H3_INTEGRITY, "reference_pass/stage.json has not the SHA-256");
+    write_sealed(in_run("stages/reference_pass/stage.json"), text);
     free(text);
-    assert_fails(run_stage("threshold_freeze", "x", NULL), H3_INTEGRITY, "reference_pass");
     assert_fails(run_stage("threshold_freeze", "x", NULL), H3_INTEGRITY, "another plan; rerun h3_reference_pass");
     assert_good(run_stage("reference_pass", "first", NULL)); /* which is possible */
     assert_good(run_stage("threshold_freeze", "x", NULL));
