@@ -2,25 +2,34 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "dist/ranks.h"
 #include "store/run.h"
 
 extern char **environ;
 
-static h3_status wait_for(h3_gate *gate, pid_t child)
+static h3_status wait_for(h3_gate *gate, pid_t child, double limit)
 {
+    double start = h3_clock();
     int code;
     for (;;) {
         pid_t done = waitpid(child, &code, WNOHANG);
         if (done == child) break;
         if (done < 0 && errno != EINTR) return h3_error(H3_ENVIRONMENT, "the gate's second process is lost: %s", strerror(errno));
+        if (h3_clock() - start > limit) {
+            kill(child, SIGKILL);
+            waitpid(child, &code, 0);
+            return h3_error(H3_ENVIRONMENT, "the gate's second process was still running after %.0f s; look for an operator that hangs in a fresh process", limit);
+        }
         h3_ranks_beat(gate->ranks, "waiting for the second process", 0);
         usleep(5000);
     }
@@ -77,13 +86,13 @@ static int wanted(const h3_gate *gate, const h3_layout_record *layouts)
     return 0;
 }
 
-static h3_status replay_in(h3_gate *gate, const h3_args *args, h3_layout_record *layouts, int rank, int ranks, const char *output)
+static h3_status replay_in(h3_gate *gate, const h3_args *args, h3_layout_record *layouts, int rank, int ranks, const char *output, double seconds)
 {
     pid_t child;
     char *theirs;
     size_t size;
     H3_TRY(start(args, rank, ranks, output, &child));
-    H3_TRY(wait_for(gate, child));
+    H3_TRY(wait_for(gate, child, 10.0 * seconds + args->watchdog));
     H3_TRY(h3_file_read(&theirs, &size, output, (size_t)1 << 28, H3_ENVIRONMENT));
     char *mine = strdup(gate->digests);
     if (mine != NULL) compare_lines(gate, mine, theirs, layouts);
@@ -92,14 +101,14 @@ static h3_status replay_in(h3_gate *gate, const h3_args *args, h3_layout_record 
     return mine == NULL ? h3_error(H3_ENVIRONMENT, "out of memory for digests") : H3_OK;
 }
 
-h3_status h3_gate_second_process(h3_gate *gate, const h3_args *args, h3_layout_record *layouts, int rank, int ranks)
+h3_status h3_gate_second_process(h3_gate *gate, const h3_args *args, h3_layout_record *layouts, int rank, int ranks, double seconds)
 {
     char output[] = "/tmp/h3-gate-XXXXXX";
     if (gate->digests == NULL || !wanted(gate, layouts)) return H3_OK;
     int file = mkstemp(output);
     if (file < 0) return h3_error(H3_ENVIRONMENT, "no temporary file in /tmp: %s", strerror(errno));
     close(file);
-    h3_status status = replay_in(gate, args, layouts, rank, ranks, output);
+    h3_status status = replay_in(gate, args, layouts, rank, ranks, output, seconds);
     unlink(output);
     return status;
 }
@@ -133,6 +142,7 @@ h3_status h3_gate_replay(const h3_args *args)
     h3_gate gate = {.plan = &plan, .provider = &provider, .candidate = &candidate, .manifest = &manifest, .run_folder = args->run};
     int rank, ranks;
     h3_status status;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing is left behind when the gate itself is ended */
     if (args->plan == NULL || args->run == NULL || sscanf(args->internal, "%d/%d", &rank, &ranks) != 2 || rank < 0 || ranks < 1)
         return h3_error(H3_USAGE, "--internal-replay is for the gate itself");
     H3_GOTO(h3_plan_read(&plan, args->plan), done);

@@ -124,19 +124,33 @@ static h3_status check_hashes(gate_stage *g)
     return H3_OK;
 }
 
+/* Whether --only leaves anything of section 3. */
+static int wants_block0(const gate_stage *g)
+{
+    const char *only = g->stage->args.only;
+    int64_t count = 0;
+    if (only == NULL) return 1;
+    return list_checks(&g->stage->plan, &g->candidate, only, 0, &count) == H3_OK && count > (h3_glob(only, "full") ? 1 : 0);
+}
+
 /* Section 3: the layouts are shared out over the ranks; records come back as bytes. */
 static h3_status check_block0(gate_stage *g)
 {
     h3_stage *s = g->stage;
+    double start = h3_clock();
     h3_gate_result *result = &g->result;
     void **all = NULL;
     size_t *sizes = NULL;
     h3_status status = H3_OK;
+    if (!wants_block0(g)) {
+        result->section[H3_SECTION_BLOCK0] = H3_SECTION_LEFT_OUT;
+        return H3_OK;
+    }
     for (size_t l = 0; l < result->layout_count && status == H3_OK; l++) {
         if ((int)(l % (size_t)s->ranks.count) != s->ranks.rank) continue;
         status = h3_gate_block0(&g->gate, &s->plan.layouts[l], &result->layouts[l]);
     }
-    if (status == H3_OK) status = h3_gate_second_process(&g->gate, &s->args, result->layouts, s->ranks.rank, s->ranks.count);
+    if (status == H3_OK) status = h3_gate_second_process(&g->gate, &s->args, result->layouts, s->ranks.rank, s->ranks.count, h3_clock() - start);
     H3_TRY(h3_ranks_agree(&s->ranks, status));
     H3_TRY(h3_ranks_gather(&s->ranks, result->layouts, result->layout_count * sizeof *result->layouts, &all, &sizes));
     for (int rank = 0; all != NULL && rank < s->ranks.count; rank++) {
@@ -175,7 +189,10 @@ static h3_status merge_full(h3_full_record *to, const h3_full_record *head, cons
         to->calls[1][node] += head->calls[1][node];
         to->fallbacks[node] += head->fallbacks[node];
     }
-    if (to->problem[0] == 0) memcpy(to->problem, head->problem, sizeof to->problem);
+    if (to->problem[0] == 0) {
+        memcpy(to->problem, head->problem, sizeof to->problem);
+        to->problem_node = head->problem_node;
+    }
     return H3_OK;
 }
 
@@ -189,7 +206,7 @@ static h3_status gather_full(gate_stage *g)
     h3_status status = packed == NULL ? h3_error(H3_ENVIRONMENT, "out of memory for the full model's records") : H3_OK;
     H3_TRY(h3_ranks_agree(ranks, status));
     memcpy(packed, full, sizeof *full);
-    memcpy(packed + sizeof *full, full->tensors, bytes);
+    if (bytes > 0) memcpy(packed + sizeof *full, full->tensors, bytes);
     status = h3_ranks_gather(ranks, packed, sizeof *full + bytes, &all, &sizes);
     free(packed);
     for (int rank = 0; all != NULL && rank < ranks->count; rank++) {
@@ -211,11 +228,15 @@ static void check_counts(gate_stage *g)
     h3_full_record *full = &g->result.full;
     int64_t expected = g->result.blocks * (int64_t)g->result.layout_count;
     for (int32_t node = 0; node < H3_NODE_COUNT && full->problem[0] == 0; node++)
-        if (full->calls[0][node] != expected || full->calls[1][node] != expected)
+        if (full->calls[0][node] != expected || full->calls[1][node] != expected) {
+            full->problem_node = node;
             snprintf(full->problem, sizeof full->problem, "node %s ran %lld times forward and %lld backward; %lld are needed", h3_nodes[node].name,
                      (long long)full->calls[0][node], (long long)full->calls[1][node], (long long)expected);
-    if (full->problem[0] == 0 && full->count != g->thresholds.count)
+        }
+    if (full->problem[0] == 0 && full->count != g->thresholds.count) {
+        full->problem_node = -1;
         snprintf(full->problem, sizeof full->problem, "%zu tensors were compared, %zu bounds are frozen", full->count, g->thresholds.count);
+    }
 }
 
 /* Section 4. */
@@ -227,12 +248,13 @@ static h3_status check_full(gate_stage *g)
         g->result.section[H3_SECTION_FULL] = H3_SECTION_LEFT_OUT;
         return H3_OK;
     }
-    if (g->result.section[H3_SECTION_BLOCK0] != H3_SECTION_PASSED) return H3_OK;
+    if (g->result.section[H3_SECTION_BLOCK0] != H3_SECTION_PASSED && g->result.section[H3_SECTION_BLOCK0] != H3_SECTION_LEFT_OUT) return H3_OK;
     int64_t first, blocks;
     H3_TRY(h3_block_range(s->ranks.rank, s->ranks.count, g->result.blocks, &first, &blocks));
     h3_progress_start(&progress, "stage 3  full model", "blocks", 2 * blocks * (int64_t)g->result.layout_count);
     h3_status status = h3_gate_full(&g->gate, &progress, &g->result.full);
     if (status == H3_FAILED && s->ranks.count == 1) {
+        g->result.full.problem_node = -1;
         snprintf(g->result.full.problem, sizeof g->result.full.problem, "%.239s", h3_error_text());
         status = H3_OK;
     }
@@ -283,12 +305,13 @@ static void say_verdict(const gate_stage *g)
     const h3_gate_result *r = &g->result;
     int64_t per_node = r->checks / H3_NODE_COUNT;
     h3_gate_say(r, &g->candidate);
-    h3_say("stage 3  candidate gate     %d nodes x %lld checks, %lld blocks, %lld bounds  %.1f s", H3_NODE_COUNT, (long long)per_node, (long long)r->blocks,
+    if (r->checks > 0)
+        h3_say("stage 3  candidate gate     %d nodes x %lld checks, %lld blocks, %lld bounds  %.1f s", H3_NODE_COUNT, (long long)per_node, (long long)r->blocks,
            (long long)r->bounds, h3_clock() - g->stage->start);
     if (strcmp(r->verdict, "VALID") == 0) h3_say("VALID    %lld checks and %lld bounds hold", (long long)r->checks, (long long)r->bounds);
     else if (strcmp(r->verdict, "PARTIAL") == 0) h3_say("PARTIAL  %lld checks and %lld bounds hold; %s, so this is no acceptance", (long long)r->checks, (long long)r->bounds,
                                                         r->only != NULL ? "not everything ran" : "a dirty library was allowed");
-    else if (r->failure_node >= 0 && r->failure_layout->case_path[0] != 0) {
+    else if (r->failure_layout != NULL && r->failure_layout->case_path[0] != 0) {
         h3_say("replay             bin/h3_candidate_gate --case %s/%s", g->stage->args.run, r->failure_layout->case_path);
         h3_say("INVALID  %s: %s", h3_nodes[r->failure_node].name, r->first_failed_check);
     } else if (r->failure_node >= 0) h3_say("INVALID  %s: %s", h3_nodes[r->failure_node].name, r->first_failed_check);

@@ -188,30 +188,52 @@ static h3_status bind(h3_bindings *bindings, int32_t node, const cJSON *entry, c
     return h3_library_find(&bindings->operators[node], &bindings->libraries[bindings->library_of[node]], h3_nodes[node].name, name);
 }
 
-static h3_status open_all(h3_bindings *out, const cJSON *json, const char *where, int available)
+/* Nodes whose operator is unavailable, and why the first of them is. */
+typedef struct unavailable {
+    char reason[512], nodes[320];
+    const cJSON *entry; /* the binding that failed last: its library is not tried again */
+} unavailable;
+
+static void note_unavailable(unavailable *missing, int32_t node, const cJSON *entry)
 {
-    char missing[512] = "";
-    memset(out, 0, sizeof *out);
+    size_t used = strlen(missing->nodes);
+    if (missing->reason[0] == 0) snprintf(missing->reason, sizeof missing->reason, "%.500s", h3_error_text());
+    snprintf(missing->nodes + used, sizeof missing->nodes - used, "%s%s", used > 0 ? ", " : "", h3_nodes[node].name);
+    missing->entry = entry;
+}
+
+static h3_status check_names(const cJSON *json, const char *where)
+{
     if (!cJSON_IsObject(json)) return h3_error(H3_USAGE, "%s: bindings must be an object {node: {library, operator}}", where);
     const cJSON *item;
     cJSON_ArrayForEach(item, json) {
         if (!cJSON_IsObject(item) || (strcmp(item->string, "*") != 0 && h3_node_find(item->string) < 0))
             return h3_error(H3_USAGE, "%s: bindings name \"%s\", which is no node of a block", where, item->string);
     }
+    return H3_OK;
+}
+
+static h3_status open_all(h3_bindings *out, const cJSON *json, const char *where, int available)
+{
+    unavailable missing = {.entry = NULL};
+    memset(out, 0, sizeof *out);
+    H3_TRY(check_names(json, where));
     const cJSON *rest = cJSON_GetObjectItemCaseSensitive(json, "*");
     for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
         const cJSON *entry = cJSON_GetObjectItemCaseSensitive(json, h3_nodes[node].name);
         if (entry == NULL) entry = rest;
         if (entry == NULL) return h3_error(H3_USAGE, "%s: no binding for node %s; name it, or add \"*\"", where, h3_nodes[node].name);
-        h3_status status = bind(out, node, entry, where);
+        int refused = entry == missing.entry;
+        h3_status status = refused ? H3_FAILED : bind(out, node, entry, where);
         if (status == H3_FAILED && available) {
+            refused = refused || out->library_of[node] == out->library_count; /* else it opened and lacks this node */
             out->operators[node] = NULL;
-            if (missing[0] == 0) snprintf(missing, sizeof missing, "%.500s", h3_error_text());
+            note_unavailable(&missing, node, refused ? entry : NULL);
         } else {
             H3_TRY(status);
         }
     }
-    if (missing[0] != 0) h3_error(H3_FAILED, "%s", missing);
+    if (missing.nodes[0] != 0) h3_error(H3_FAILED, "%s; unavailable nodes: %s", missing.reason, missing.nodes);
     return H3_OK;
 }
 

@@ -44,7 +44,7 @@ typedef struct h3_bindings {
 
 /* From JSON: {"<node>": {"library": "...", "operator": "..."}, ..., "*": {"library": "..."}}; "*" serves all nodes not named. */
 h3_status h3_bindings_open(h3_bindings *out, const cJSON *json, const char *where);
-/* The same, but a node that its library lacks stays NULL; the first one's message is left in h3_error_text(). */
+/* The same, but a node whose operator is unavailable stays NULL; h3_error_text() then says why the first one is, and names all. */
 h3_status h3_bindings_open_available(h3_bindings *out, const cJSON *json, const char *where);
 /* All nodes from one library, first operator each. */
 h3_status h3_bindings_single(h3_bindings *out, const char *library);

@@ -36,7 +36,7 @@ typedef struct h3_cell {
 typedef struct h3_node_record {
     h3_cell cell[2][H3_CHECK_KINDS]; /* [direction][kind] */
     int32_t drift[2];          /* chained output (or gradient) differs from the provider's bytes */
-    int32_t isolated_drift[2];
+    int32_t isolated_drift[2], isolated_ran[2];
     h3_difference difference[2]; /* chained against the provider */
     int64_t first_row[2];      /* first differing packed row; -1 */
     char kernel[2][96];
@@ -93,7 +93,7 @@ typedef struct h3_full_tensor {
     char name[240]; /* "<layout>/<tensor>" */
     double error, bound;
     int32_t equal;  /* to the BF16 provider's bytes */
-    int32_t node;   /* -1 for boundary tensors */
+    int32_t node;   /* that makes it; -1 for boundary tensors */
     int64_t block;
     int64_t layout, sequence; /* number of the layout in the plan; order within a block */
 } h3_full_tensor;
@@ -102,6 +102,7 @@ typedef struct h3_full_record {
     int64_t calls[2][H3_NODE_COUNT];     /* executed through the bound operator */
     int64_t fallbacks[H3_NODE_COUNT];
     char problem[240];                   /* first execution problem; "" */
+    int32_t problem_node;                /* the node that has it, when `problem` says one; else -1 */
     size_t count, capacity;
     h3_full_tensor *tensors;             /* h3_gate_judge puts them in execution order, per layout */
 } h3_full_record;

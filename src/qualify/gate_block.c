@@ -55,6 +55,7 @@ void h3_cell_note(h3_cell *cell, double value, double bound, double provider, co
 {
     if (cell == NULL) return;
     int ok = value <= bound; /* so that NaN fails */
+    if (cell->state == H3_CELL_FAILED && cell->value != cell->value) return; /* nothing is worse than a NaN */
     int worse = cell->state == H3_CELL_NOT_RUN || (!ok && cell->state == H3_CELL_PASSED) ||
                 (ok == (cell->state == H3_CELL_PASSED) && !(value / bound <= cell->value / cell->bound));
     if (worse) {

@@ -38,12 +38,19 @@ static h3_full_tensor *next_record(h3_full_record *record)
     return tensor;
 }
 
-/* The node that a tensor name ends in; -1 for parameters and boundary tensors. */
-static int32_t node_of(const char *name)
+/* The node that a tensor is made by; -1 for boundary tensors and block inputs. */
+static int32_t node_of(const char *name, int64_t block)
 {
     const char *dot = strrchr(name, '.');
-    int named = strncmp(name, "node.block", 10) == 0 || strncmp(name, "dnode.block", 11) == 0;
-    return named && dot != NULL ? h3_node_find(dot + 1) : -1;
+    if (strncmp(name, "node.block", 10) == 0 || strncmp(name, "dnode.block", 11) == 0) return dot != NULL ? h3_node_find(dot + 1) : -1;
+    for (int32_t node = 0; block >= 0 && node < H3_NODE_COUNT; node++) {
+        for (int32_t i = 0; i < 2 && h3_nodes[node].param[i].suffix != NULL; i++) {
+            char parameter[96];
+            h3_node_param_name(parameter, node, i, block, 0);
+            if (strncmp(name, "grad.", 5) == 0 && strcmp(name + 5, parameter) == 0) return node;
+        }
+    }
+    return -1;
 }
 
 static h3_status on_tensor(void *user, int64_t block, const char *name, const h3_tensor *tensor)
@@ -66,7 +73,7 @@ static h3_status on_tensor(void *user, int64_t block, const char *name, const h3
     record->error = figures.error;
     record->bound = threshold->bound;
     record->equal = strcmp(digest, listed->digest) == 0;
-    record->node = node_of(name);
+    record->node = node_of(name, block);
     record->block = block;
     record->layout = flow->layout - flow->gate->plan->layouts;
     return H3_OK;
@@ -79,8 +86,9 @@ static h3_status on_call(void *user, const h3_tap_event *event)
     record->calls[event->direction][event->node]++;
     if (event->report->fallback == 0 && event->report->kernel[0] != 0) return H3_OK;
     record->fallbacks[event->node]++;
-    if (record->problem[0] == 0)
-        snprintf(record->problem, sizeof record->problem, "block %lld node %s: %s%.90s", (long long)event->block, h3_nodes[event->node].name,
+    if (record->problem[0] != 0) return H3_OK;
+    record->problem_node = event->node;
+    snprintf(record->problem, sizeof record->problem, "block %lld node %s: %s%.90s", (long long)event->block, h3_nodes[event->node].name,
                  event->report->fallback ? "fell back to " : "does not say which kernel ran", event->report->kernel);
     return H3_OK;
 }

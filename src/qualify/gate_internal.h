@@ -52,6 +52,18 @@ void h3_gate_block_free(h3_gate_block *block);
 int32_t h3_gate_first_failing(const h3_layout_record *record);
 int h3_gate_has_node(const h3_gate_block *block, int32_t node);
 
+/* Copies of what one node's calls read. */
+enum { H3_GATE_INPUTS = H3_MAX_IN + 2 + H3_ROW_GRADS };
+typedef struct h3_gate_snapshot {
+    int count;
+    h3_tensor originals[H3_GATE_INPUTS], copies[H3_GATE_INPUTS];
+} h3_gate_snapshot;
+h3_status h3_gate_snapshot_take(h3_gate_snapshot *out, const h3_gate_block *block, int32_t node);
+/* Puts back what was changed since, and releases the copies; 1 when something was. */
+int h3_gate_snapshot_restore(h3_gate_snapshot *snapshot);
+/* The CPU, with new tensors full of NaNs. */
+const h3_device *h3_gate_nan_device(void);
+
 /* Adds digest lines of a walk. */
 h3_status h3_gate_add_digests(h3_gate_block *block, const char *where, const h3_block_state *state);
 

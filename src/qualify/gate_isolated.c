@@ -7,7 +7,7 @@
 #include "qualify/gate_internal.h"
 
 /* Calls one candidate node; an operator's failure is a failed check, not a failure of the gate. */
-static void call_node(h3_gate_block *block, h3_block_state *state, int32_t node, h3_direction direction)
+static void call_operator(h3_gate_block *block, h3_block_state *state, int32_t node, h3_direction direction)
 {
     h3_walk walk = {&block->engine, block->gate->candidate->operators, &block->bf16, state, &block->provider, NULL};
     h3_status status = block->unusable[H3_FORWARD][node] ? H3_FAILED : H3_OK;
@@ -18,18 +18,37 @@ static void call_node(h3_gate_block *block, h3_block_state *state, int32_t node,
     h3_cell_fail(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION), h3_error_text());
 }
 
-static void check_execution(h3_gate_block *block, int32_t node, h3_direction direction)
+/* The same, and an operator that writes into its inputs must not decide about the nodes that read them after it. */
+static h3_status call_node(h3_gate_block *block, h3_block_state *state, int32_t node, h3_direction direction)
 {
-    const h3_node_result *result = &block->isolated.node[node];
+    h3_gate_snapshot snapshot;
+    H3_TRY(h3_gate_snapshot_take(&snapshot, block, node));
+    call_operator(block, state, node, direction);
+    if (h3_gate_snapshot_restore(&snapshot)) h3_cell_fail(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION), "the operator writes into its inputs");
+    return H3_OK;
+}
+
+/* What an operator says about one of its calls. */
+static void check_report(h3_gate_block *block, int32_t node, h3_direction direction, const h3_node_result *result, const char *where)
+{
     const h3_call_report *report = direction == H3_FORWARD ? &result->forward : &result->backward;
     h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION);
     char text[200];
-    if (block->unusable[direction][node]) return;
-    snprintf(block->record->node[node].kernel[direction], sizeof block->record->node[node].kernel[direction], "%.95s", report->kernel);
-    if (report->kernel[0] == 0) h3_cell_fail(cell, "the operator does not say which kernel ran");
-    snprintf(text, sizeof text, "fallback: %.80s ran instead of the bound operator's own kernel", report->kernel);
+    snprintf(text, sizeof text, "the operator does not say which kernel ran%.90s", where);
+    if (report->kernel[0] == 0) h3_cell_fail(cell, text);
+    snprintf(text, sizeof text, "fallback%.80s: %.60s ran instead of the bound operator's own kernel", where, report->kernel);
     if (report->fallback != 0) h3_cell_fail(cell, text);
-    h3_cell_pass(cell);
+}
+
+static void check_execution(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_node_result *result = &block->isolated.node[node];
+    h3_node_record *record = &block->record->node[node];
+    if (block->unusable[direction][node]) return;
+    snprintf(record->kernel[direction], sizeof record->kernel[direction], "%.95s", (direction == H3_FORWARD ? &result->forward : &result->backward)->kernel);
+    check_report(block, node, direction, result, "");
+    check_report(block, node, direction, &block->repeat.node[node], " in a repeat");
+    h3_cell_pass(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION));
 }
 
 static void check_repeat(h3_gate_block *block, int32_t node, h3_direction direction)
@@ -72,6 +91,7 @@ static h3_status check_figures(h3_gate_block *block, int32_t node, h3_direction 
         h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_WORST_ROW), candidate.worst_row, h3_isolated_worst_bound(&provider), provider.worst_row, name);
         if (memcmp(x->data, p->data, h3_tensor_bytes(x)) != 0) block->record->node[node].isolated_drift[direction] = 1;
     }
+    block->record->node[node].isolated_ran[direction] = 1;
     return H3_OK;
 }
 
@@ -107,16 +127,26 @@ static h3_status check_promise(h3_gate_block *block, int32_t node)
     return H3_OK;
 }
 
+/* Again, into memory full of NaNs: what an operator leaves unwritten differs. */
+static h3_status repeat_node(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_device *device = block->engine.device;
+    if (device->kind == H3_DEVICE_CPU) block->engine.device = h3_gate_nan_device();
+    h3_status status = call_node(block, &block->repeat, node, direction);
+    block->engine.device = device;
+    return status;
+}
+
 h3_status h3_gate_isolated(h3_gate_block *block)
 {
     for (int32_t node = 0; node < H3_NODE_COUNT; node++)
-        for (int direction = 0; direction < 2 && h3_gate_has_node(block, node); direction++) call_node(block, &block->isolated, node, direction);
+        for (int direction = 0; direction < 2 && h3_gate_has_node(block, node); direction++) H3_TRY(call_node(block, &block->isolated, node, direction));
     H3_TRY(h3_gate_add_digests(block, "isolated", &block->isolated));
     if (block->record == NULL) return H3_OK;
     for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
         if (!h3_gate_has_node(block, node)) continue;
         for (int direction = 0; direction < 2; direction++) {
-            if (!block->unusable[direction][node]) call_node(block, &block->repeat, node, direction);
+            if (!block->unusable[direction][node]) H3_TRY(repeat_node(block, node, direction));
             check_execution(block, node, direction);
             check_repeat(block, node, direction);
             H3_TRY(check_figures(block, node, direction));
@@ -159,6 +189,8 @@ static void run_variant_node(h3_gate_block *block, const h3_batch_variant *varia
             h3_cell_fail(cell, text);
             break;
         }
+        snprintf(text, sizeof text, " with %.78s", variant->name);
+        check_report(block, node, direction, &state.node[node], text);
         compare_rows(block, variant, &state.node[node], node, direction);
     }
     h3_block_state_free(&state, block->engine.device);

@@ -14,6 +14,13 @@ static void add_text_or_null(cJSON *object, const char *key, const char *text)
     else cJSON_AddNullToObject(object, key);
 }
 
+/* What did not run is neither true nor false. */
+static void add_flag_or_null(cJSON *object, const char *key, int known, int value)
+{
+    if (known) cJSON_AddBoolToObject(object, key, value);
+    else cJSON_AddNullToObject(object, key);
+}
+
 static cJSON *cell_json(const h3_cell *cell)
 {
     cJSON *json = cJSON_CreateObject();
@@ -34,8 +41,8 @@ static cJSON *direction_json(const h3_node_record *record, h3_direction directio
     for (int kind = 0; kind < H3_CHECK_KINDS; kind++)
         if (record->cell[direction][kind].state != H3_CELL_ABSENT) cJSON_AddItemToObject(checks, h3_check_names[kind], cell_json(&record->cell[direction][kind]));
     cJSON_AddStringToObject(json, "kernel", record->kernel[direction]);
-    cJSON_AddBoolToObject(json, "isolated_bitwise", !record->isolated_drift[direction]);
-    cJSON_AddBoolToObject(chained, "bitwise", !record->drift[direction]);
+    add_flag_or_null(json, "isolated_bitwise", record->isolated_ran[direction], !record->isolated_drift[direction]);
+    add_flag_or_null(chained, "bitwise", record->digest[direction][0] != 0, !record->drift[direction]);
     h3_json_add_integer(chained, "differing", difference->differing);
     h3_json_add_integer(chained, "elements", difference->count);
     cJSON_AddNumberToObject(chained, "largest_difference", difference->largest);

@@ -86,7 +86,7 @@ static void find_drifts(h3_gate_result *result)
 static int64_t full_place(const h3_full_tensor *tensor)
 {
     const char *slash = strchr(tensor->name, '/');
-    int64_t block = tensor->block == H3_INPUT_SIDE ? -1 : tensor->block == H3_OUTPUT_SIDE ? INT32_MAX : tensor->block;
+    int64_t block = tensor->block == H3_INPUT_SIDE ? -1 : tensor->block == H3_OUTPUT_SIDE ? INT32_MAX - 1 : tensor->block;
     return slash != NULL && h3_is_gradient(slash + 1) ? 2 * (int64_t)INT32_MAX - block : block;
 }
 
@@ -114,9 +114,21 @@ static void order_full(h3_gate_result *result)
     }
 }
 
+/* The full model's failing node counts only when block 0 has none. */
+static void note_failed_node(h3_gate_result *result, int32_t node)
+{
+    if (result->failure_node < 0) result->failure_node = node;
+}
+
 static void judge_full(h3_gate_result *result)
 {
     order_full(result);
+    if (result->full.problem[0] != 0) {
+        h3_cell cell = {.value = NAN, .bound = 0.0};
+        snprintf(cell.detail, sizeof cell.detail, "%.199s", result->full.problem);
+        note_failed(result, "full.execution", &cell);
+        note_failed_node(result, result->full.problem_node);
+    }
     for (size_t i = 0; i < result->full.count; i++) {
         const h3_full_tensor *tensor = &result->full.tensors[i];
         result->bounds++;
@@ -125,12 +137,8 @@ static void judge_full(h3_gate_result *result)
         char name[260];
         result->bounds_failed++;
         snprintf(name, sizeof name, "full.%s", tensor->name);
+        if (result->first_failed_check[0] == 0) note_failed_node(result, tensor->node);
         note_failed(result, name, &cell);
-    }
-    if (result->full.problem[0] != 0) {
-        h3_cell cell = {.value = NAN, .bound = 0.0};
-        snprintf(cell.detail, sizeof cell.detail, "%.199s", result->full.problem);
-        note_failed(result, "full.execution", &cell);
     }
 }
 
@@ -140,6 +148,7 @@ void h3_gate_judge(h3_gate_result *result)
     result->checks = result->failed = result->not_run = result->bounds = result->bounds_failed = 0;
     result->first_failed_check[0] = 0;
     result->failure_node = -1;
+    result->failure_layout = NULL;
     if (result->section[H3_SECTION_BUILD] == H3_SECTION_FAILED) {
         h3_cell cell = {.value = NAN, .bound = 0.0};
         note_failed(result, "build", &cell);

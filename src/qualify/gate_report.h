@@ -23,7 +23,7 @@ typedef struct h3_gate_result {
     char first_failed_detail[1024];
     int32_t failure_node;         /* first_failure; -1 */
     h3_direction failure_direction;
-    const h3_layout_record *failure_layout;
+    const h3_layout_record *failure_layout; /* NULL when the full model has it */
     char drift[6][64];            /* first_drift, first_isolated_drift, first_repeat_drift, first_batch_drift and the two of gradients; "" */
     char full_drift[2][240];      /* first tensor of the full model, forward and backward, that is not the provider's bytes */
     const char *verdict;          /* "VALID", "INVALID", "PARTIAL" */

@@ -93,12 +93,14 @@ void h3_gate_say(const h3_gate_result *result, const h3_bindings *candidate)
     say_build(candidate);
     for (size_t i = 0; i < result->layout_count; i++)
         if (result->layouts[i].ran && (result->failed > 0 || result->only != NULL)) say_layout(&result->layouts[i]);
-    if (result->failure_node >= 0) {
+    if (result->failure_layout != NULL) {
         h3_say("first_failure      %s, layout %s", h3_nodes[result->failure_node].name, result->failure_layout->name);
         say_failures(result->failure_layout, result->failure_node);
     } else if (result->first_failed_check[0] != 0) {
-        h3_say("first failed check %s: %.6g over bound %.6g  %s", result->first_failed_check, result->first_failed_value, result->first_failed_bound,
-               result->first_failed_detail);
+        if (result->failure_node >= 0) h3_say("first_failure      %s, full model", h3_nodes[result->failure_node].name);
+        char numbers[80] = "";
+        if (result->first_failed_bound != 0.0) snprintf(numbers, sizeof numbers, "%.6g over bound %.6g  ", result->first_failed_value, result->first_failed_bound);
+        h3_say("first failed check %s: %s%s", result->first_failed_check, numbers, result->first_failed_detail);
     }
     if (result->full.count > 0)
         h3_say("full model  %lld blocks, %lld bounds, %lld beyond; first drift forward %s, backward %s", (long long)result->blocks, (long long)result->bounds,

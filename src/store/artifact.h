@@ -23,8 +23,8 @@ h3_status h3_artifact_create(h3_artifact_writer **out, const char *producer);
  * Attributes: dtype, shape, digest, producer. Duplicate names and NaN-free are the caller's concern; an empty tensor is an error.
  * The bytes are the same for the same additions in the same order; another order may place them differently. */
 h3_status h3_artifact_add(h3_artifact_writer *writer, const char *name, const h3_tensor *tensor, char digest[H3_SHA256_HEX]);
-/* Publishes to `path` (temporary name, fsync, rename, directory fsync); gives size and SHA-256 of the very bytes. Frees the writer
- * in every case. Refuses when HDF5 failed in an h3_artifact_add before. */
+/* Publishes to `path` (temporary name, fsync, rename, directory fsync); gives size and SHA-256 of the very bytes. Frees the
+ * writer in every case. Refuses when HDF5 failed in an h3_artifact_add before. */
 h3_status h3_artifact_publish(h3_artifact_writer *writer, const char *path, int64_t *size, char sha256[H3_SHA256_HEX]);
 void h3_artifact_discard(h3_artifact_writer *writer);
 
@@ -37,9 +37,9 @@ typedef struct h3_artifact {
     h3_artifact_entry *entries; /* sorted by name; digests recomputed and equal to the attribute */
 } h3_artifact;
 
-/* `expected_sha256` NULL: not compared. Any mismatch or damage is H3_INTEGRITY naming the file (and dataset). The hash is compared
- * before anything is parsed. Accepted is only what h3_artifact_publish writes: plain contiguous datasets of the five types with
- * their four attributes, in groups, each linked once and hard. On failure `out` is empty. */
+/* `expected_sha256` NULL: not compared. Any mismatch or damage is H3_INTEGRITY naming the file (and dataset). The hash is
+ * compared before anything is parsed. Accepted is only what h3_artifact_publish writes: plain contiguous datasets of the five
+ * types with their four attributes, in groups, each linked once and hard. On failure `out` is empty. */
 h3_status h3_artifact_open(h3_artifact *out, const char *path, const char *expected_sha256);
 /* Also fine on a closed, zeroed or failed one. */
 void h3_artifact_close(h3_artifact *artifact);

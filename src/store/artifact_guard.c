@@ -9,8 +9,8 @@ enum { OBJECTS_MAX = 65536, ADDRESS_BYTES = 8, ROOT_ADDRESS = 36 };
 
 /* Kinds of object header messages. */
 enum {
-    NIL = 0x00, SHAPE = 0x01, LINKS = 0x02, TYPE = 0x03, FILL = 0x05, LINK = 0x06, EXTERNAL = 0x07, LAYOUT = 0x08, GROUP = 0x0a, FILTERS = 0x0b,
-    ATTRIBUTE = 0x0c, CONTINUATION = 0x10, ATTRIBUTES = 0x15, REFERENCES = 0x16,
+    NIL = 0x00, SHAPE = 0x01, LINKS = 0x02, TYPE = 0x03, FILL = 0x05, LINK = 0x06, EXTERNAL = 0x07, LAYOUT = 0x08, GROUP = 0x0a,
+    FILTERS = 0x0b, ATTRIBUTE = 0x0c, CONTINUATION = 0x10, ATTRIBUTES = 0x15, REFERENCES = 0x16,
 };
 
 #define BIT(kind) (1u << (kind))
@@ -113,7 +113,8 @@ static int is_known_type(cursor *from, size_t *size)
 static int is_simple_shape(cursor *from, uint64_t *count)
 {
     uint64_t shape[H3_MAX_RANK];
-    uint64_t version = take_number(from, 1), rank = take_number(from, 1), has_maximum = take_number(from, 1), kind = take_number(from, 1);
+    uint64_t version = take_number(from, 1), rank = take_number(from, 1), has_maximum = take_number(from, 1),
+             kind = take_number(from, 1);
     *count = 1;
     if (version != 2 || rank > H3_MAX_RANK || has_maximum != (rank > 0) || kind != (rank > 0)) return 0;
     for (uint64_t i = 0; i < rank; i++) {
@@ -132,11 +133,26 @@ static int is_group_information(cursor *from)
     return version == 0 && flags <= 3 && from->left == (flags & 1) * 4 + (flags >> 1) * 4 && !from->short_of_bytes;
 }
 
+/* Version, flags, two addresses of further storage that is not there. */
+static int is_nothing_elsewhere(cursor *from)
+{
+    uint64_t version = take_number(from, 1), flags = take_number(from, 1);
+    uint64_t heap = take_number(from, ADDRESS_BYTES), tree = take_number(from, ADDRESS_BYTES);
+    return version == 0 && flags == 0 && heap == UINT64_MAX && tree == UINT64_MAX && is_used_up(from);
+}
+
+static int is_without_fill_value(cursor *from)
+{
+    uint64_t version = take_number(from, 1), flags = take_number(from, 1);
+    return version == 3 && (flags & 0x20) == 0 && is_used_up(from);
+}
+
 static const char *check_layout(cursor *from)
 {
     uint64_t version = take_number(from, 1), kind = take_number(from, 1);
     if (version == 3 && kind == 1) return from->left == 2 * ADDRESS_BYTES ? NULL : "its storage is malformed";
-    return version == 3 || version == 4 ? "it is not stored contiguously (chunked, compact or virtual)" : "its storage is malformed";
+    return version == 3 || version == 4 ? "it is not stored contiguously (chunked, compact or virtual)"
+                                        : "its storage is malformed";
 }
 
 static const char *check_attribute(cursor *from)
@@ -146,7 +162,8 @@ static const char *check_attribute(cursor *from)
     size_t element;
     uint64_t count;
     if (!is_exactly(from, start, sizeof start)) return malformed;
-    size_t name_size = (size_t)take_number(from, 2), type_size = (size_t)take_number(from, 2), shape_size = (size_t)take_number(from, 2);
+    size_t name_size = (size_t)take_number(from, 2), type_size = (size_t)take_number(from, 2),
+           shape_size = (size_t)take_number(from, 2);
     uint64_t character_set = take_number(from, 1);
     const unsigned char *name = take(from, name_size), *type = take(from, type_size), *shape = take(from, shape_size);
     if (name == NULL || type == NULL || shape == NULL || character_set != 0) return malformed;
@@ -165,12 +182,14 @@ static const char *check_linked(guard *in, const unsigned char *link, size_t len
     if (prefix > 0) in->name[prefix] = '/';
     memcpy(in->name + start, link, length);
     in->name[start + length] = 0;
-    const char *problem = h3_check_relative(in->name, "a link") == H3_OK ? check_object(in, address) : "its name is refused as a path";
+    const char *problem =
+        h3_check_relative(in->name, "a link") == H3_OK ? check_object(in, address) : "its name is refused as a path";
     if (problem == NULL) in->name[prefix] = 0;
     return problem;
 }
 
-/* Version 1; the flags say how long the length is and what else there is: 4 an order, 8 a kind (hard without it), 16 a character set. */
+/* Version 1; the flags say how long the length is, and what else there is: 4 an order, 8 a kind (hard without it), 16 a set of
+ * characters. */
 static const char *check_link(guard *in, cursor *from)
 {
     uint64_t version = take_number(from, 1), flags = take_number(from, 1);
@@ -198,20 +217,19 @@ static const char *check_continuation(guard *in, cursor *from)
 
 static const char *check_message(guard *in, uint64_t kind, cursor *body)
 {
-    static const unsigned char nothing_elsewhere[18] = {0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
     size_t element;
     uint64_t count;
     switch (kind) {
     case NIL: return NULL;
     case SHAPE: return is_simple_shape(body, &count) ? NULL : "it does not have 1 to 5 dimensions that are fixed and not empty";
     case TYPE: return is_known_type(body, &element) ? NULL : "its type is none of F32, BF16, I32, I64, F64";
-    case FILL: return take_number(body, 1) == 3 && (take_number(body, 1) & 0x20) == 0 && is_used_up(body) ? NULL : "it has a fill value";
+    case FILL: return is_without_fill_value(body) ? NULL : "it has a fill value";
     case LAYOUT: return check_layout(body);
     case ATTRIBUTE: return check_attribute(body);
     case LINK: return check_link(in, body);
     case CONTINUATION: return check_continuation(in, body);
-    case LINKS: return is_exactly(body, nothing_elsewhere, 18) && is_used_up(body) ? NULL : "its links are not in its header";
-    case ATTRIBUTES: return is_exactly(body, nothing_elsewhere, 18) && is_used_up(body) ? NULL : "its attributes are not in its header";
+    case LINKS: return is_nothing_elsewhere(body) ? NULL : "its links are not in its header";
+    case ATTRIBUTES: return is_nothing_elsewhere(body) ? NULL : "its attributes are not in its header";
     case GROUP: return is_group_information(body) ? NULL : "its header is malformed";
     case EXTERNAL: return "its data lie in an external file";
     case FILTERS: return "it has filters";
@@ -251,13 +269,16 @@ static const char *check_object(guard *in, uint64_t address)
     uint64_t size = take_number(&from, (size_t)1 << flags);
     if (from.short_of_bytes || size > from.left || from.left - (size_t)size < 4) return "it reaches beyond the file";
     size_t messages = in->image->size - from.left;
-    if (!has_checksum(in, (size_t)address, messages + (size_t)size - (size_t)address)) return "its header does not have its checksum";
+    if (!has_checksum(in, (size_t)address, messages + (size_t)size - (size_t)address))
+        return "its header does not have its checksum";
     unsigned kinds = 0;
     size_t attributes = 0, first = in->pending_count;
     problem = check_chunk(in, (chunk){messages, (size_t)size}, &kinds, &attributes);
-    while (problem == NULL && in->pending_count > first) problem = check_chunk(in, in->pending[--in->pending_count], &kinds, &attributes);
+    while (problem == NULL && in->pending_count > first)
+        problem = check_chunk(in, in->pending[--in->pending_count], &kinds, &attributes);
     if (problem != NULL) return problem;
-    if (kinds != DATASET_KINDS && (kinds & ~(BIT(LINK) | BIT(ATTRIBUTES))) != GROUP_KINDS) return "it is neither a dataset nor a group";
+    if (kinds != DATASET_KINDS && (kinds & ~(BIT(LINK) | BIT(ATTRIBUTES))) != GROUP_KINDS)
+        return "it is neither a dataset nor a group";
     return attributes == (kinds == DATASET_KINDS ? H3_ATTRIBUTE_COUNT : 0) ? NULL : "it has other attributes than it should";
 }
 

@@ -8,7 +8,8 @@
 enum { GROWTH = 1 << 20 }; /* step in which the memory of a file that is written grows */
 
 /* Offsets of a version 2 superblock. */
-enum { VERSION = 8, ADDRESS_SIZE = 9, LENGTH_SIZE = 10, FLAGS = 11, BASE = 12, EXTENSION = 20, END = 28, CHECKSUM = 44, SUPERBLOCK_SIZE = 48 };
+enum { VERSION = 8, ADDRESS_SIZE = 9, LENGTH_SIZE = 10, FLAGS = 11, BASE = 12, EXTENSION = 20, END = 28, CHECKSUM = 44 };
+enum { SUPERBLOCK_SIZE = 48 };
 
 static uint32_t turn(uint32_t x, int bits) { return x << bits | x >> (32 - bits); }
 
@@ -44,11 +45,13 @@ const char *h3_artifact_image_problem(const h3_artifact_image *image)
 {
     const char *bytes = image->bytes;
     if (image->size < SUPERBLOCK_SIZE || memcmp(bytes, "\211HDF\r\n\032\n", 8) != 0) return "not an HDF5 file";
-    if (bytes[VERSION] != 2 || bytes[ADDRESS_SIZE] != 8 || bytes[LENGTH_SIZE] != 8 || bytes[FLAGS] != 0) return "another HDF5 file format version";
+    if (bytes[VERSION] != 2 || bytes[ADDRESS_SIZE] != 8 || bytes[LENGTH_SIZE] != 8 || bytes[FLAGS] != 0)
+        return "another HDF5 file format version";
     if (address_at(image, BASE) != 0 || address_at(image, EXTENSION) != UINT64_MAX) return "an HDF5 file with extensions";
     uint32_t checksum;
     memcpy(&checksum, bytes + CHECKSUM, sizeof checksum);
-    if (checksum != h3_artifact_checksum((const unsigned char *)bytes, CHECKSUM)) return "its first bytes do not have their checksum";
+    if (checksum != h3_artifact_checksum((const unsigned char *)bytes, CHECKSUM))
+        return "its first bytes do not have their checksum";
     if (address_at(image, END) != image->size) return "the size of the file is not the size that it says it has";
     return NULL;
 }
@@ -128,8 +131,8 @@ hid_t h3_artifact_image_open(h3_artifact_image *image)
 static int fix_access(hid_t access)
 {
     return H5Pset_fapl_core(access, GROWTH, 0) < 0 || H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) < 0 ||
-           H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) < 0 || H5Pset_alignment(access, 1, 1) < 0 || H5Pset_meta_block_size(access, 2048) < 0 ||
-           H5Pset_small_data_block_size(access, 2048) < 0;
+           H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) < 0 || H5Pset_alignment(access, 1, 1) < 0 ||
+           H5Pset_meta_block_size(access, 2048) < 0 || H5Pset_small_data_block_size(access, 2048) < 0;
 }
 
 hid_t h3_artifact_image_create(h3_artifact_image *image, hid_t creation)
@@ -140,7 +143,8 @@ hid_t h3_artifact_image_create(h3_artifact_image *image, hid_t creation)
     *image = (h3_artifact_image){0};
     if (access < 0) return access;
     make_label(label);
-    if (!fix_access(access) && H5Pset_file_image_callbacks(access, &callbacks) >= 0) file = H5Fcreate(label, H5F_ACC_TRUNC, creation, access);
+    if (!fix_access(access) && H5Pset_file_image_callbacks(access, &callbacks) >= 0)
+        file = H5Fcreate(label, H5F_ACC_TRUNC, creation, access);
     H5Pclose(access);
     return file;
 }

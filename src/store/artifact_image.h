@@ -16,7 +16,8 @@ typedef struct h3_artifact_image {
 uint32_t h3_artifact_checksum(const unsigned char *bytes, size_t size);
 
 /* What is wrong with the first bytes, looked at without HDF5; NULL when nothing is. Only the form that the writer makes passes: a
- * version 2 superblock, its checksum right, without extension, whose end of file is the end of the image (no truncation, no trailing bytes). */
+ * version 2 superblock, its checksum right, without extension, whose end of file is the end of the image (no truncation, no
+ * trailing bytes). */
 const char *h3_artifact_image_problem(const h3_artifact_image *image);
 
 /* Opens the image read-only; the bytes too must stay. Negative on failure. */

@@ -18,7 +18,8 @@ typedef struct reader {
 
 static h3_status damaged(const reader *in, const char *name, const char *problem)
 {
-    return h3_error(H3_INTEGRITY, "%s: \"%s\": %s; the file is damaged or not an artifact, write it again", in->artifact->path, name, problem);
+    return h3_error(H3_INTEGRITY, "%s: \"%s\": %s; the file is damaged or not an artifact, write it again", in->artifact->path,
+                    name, problem);
 }
 
 /* A zeroed entry behind the last. */
@@ -45,7 +46,8 @@ static int get_text(hid_t dataset, const char *key, char out[H3_ARTIFACT_TEXT_MA
     if (attribute >= 0) type = H5Aget_type(attribute);
     if (attribute >= 0) space = H5Aget_space(attribute);
     int failed = type < 0 || space < 0 || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0 ||
-                 H5Tget_size(type) > H3_ARTIFACT_TEXT_MAX || H5Sget_simple_extent_npoints(space) != 1 || H5Aread(attribute, type, out) < 0;
+                 H5Tget_size(type) > H3_ARTIFACT_TEXT_MAX || H5Sget_simple_extent_npoints(space) != 1 ||
+                 H5Aread(attribute, type, out) < 0;
     if (space >= 0) H5Sclose(space);
     if (type >= 0) H5Tclose(type);
     if (attribute >= 0) H5Aclose(attribute);
@@ -59,8 +61,8 @@ static int check_shape(hid_t dataset, const h3_tensor *tensor)
     hid_t attribute = H5Aopen(dataset, H3_ATTRIBUTE_SHAPE, H5P_DEFAULT), type = H5I_INVALID_HID, space = H5I_INVALID_HID;
     if (attribute >= 0) type = H5Aget_type(attribute);
     if (attribute >= 0) space = H5Aget_space(attribute);
-    int failed = type < 0 || space < 0 || H5Tequal(type, H5T_STD_I64LE) <= 0 || H5Sget_simple_extent_npoints(space) != tensor->rank ||
-                 H5Aread(attribute, H5T_STD_I64LE, shape) < 0;
+    int failed = type < 0 || space < 0 || H5Tequal(type, H5T_STD_I64LE) <= 0 ||
+                 H5Sget_simple_extent_npoints(space) != tensor->rank || H5Aread(attribute, H5T_STD_I64LE, shape) < 0;
     for (int32_t i = 0; i < tensor->rank && !failed; i++) failed = shape[i] != tensor->shape[i];
     if (space >= 0) H5Sclose(space);
     if (type >= 0) H5Tclose(type);
@@ -110,7 +112,8 @@ static const char *describe(const reader *in, hid_t dataset, h3_tensor *tensor)
     for (int32_t i = 0; i < tensor->rank; i++)
         if (__builtin_mul_overflow(bytes, (size_t)tensor->shape[i], &bytes)) return "its size overflows";
     haddr_t offset = H5Dget_offset(dataset), size = (haddr_t)in->artifact->size;
-    if (bytes > in->budget || offset == HADDR_UNDEF || offset > size || bytes > size - offset) return "its data reach beyond the file";
+    if (bytes > in->budget || offset == HADDR_UNDEF || offset > size || bytes > size - offset)
+        return "its data reach beyond the file";
     if (H5Dget_storage_size(dataset) != bytes) return "its data have another size than its shape asks for";
     return NULL;
 }
@@ -121,7 +124,8 @@ static h3_status check_attributes(const reader *in, hid_t dataset, h3_artifact_e
     if (get_text(dataset, H3_ATTRIBUTE_DTYPE, text) || strcmp(text, h3_artifact_dtype_name(entry->tensor.dtype)) != 0)
         return damaged(in, entry->name, "its dtype attribute does not hold");
     if (check_shape(dataset, &entry->tensor)) return damaged(in, entry->name, "its shape attribute does not hold");
-    if (get_text(dataset, H3_ATTRIBUTE_PRODUCER, text) || text[0] == 0) return damaged(in, entry->name, "its producer attribute is missing");
+    if (get_text(dataset, H3_ATTRIBUTE_PRODUCER, text) || text[0] == 0)
+        return damaged(in, entry->name, "its producer attribute is missing");
     H3_TRY(h3_digest(entry->digest, entry->tensor.data, h3_tensor_bytes(&entry->tensor)));
     if (get_text(dataset, H3_ATTRIBUTE_DIGEST, text) || strcmp(text, entry->digest) != 0)
         return damaged(in, entry->name, "its data do not have the digest that its attribute says");
@@ -235,8 +239,10 @@ h3_status h3_artifact_open(h3_artifact *out, const char *path, const char *expec
     out->size = (int64_t)image.size;
     h3_status status = h3_sha256(out->sha256, image.bytes, image.size);
     if (status == H3_OK && expected_sha256 != NULL && strcmp(expected_sha256, out->sha256) != 0)
-        status = h3_error(H3_INTEGRITY, "%s has another SHA-256 (%.12s...) than expected (%.12s...): the file has changed; run the stage that wrote it again",
-                          path, out->sha256, expected_sha256);
+        status =
+            h3_error(H3_INTEGRITY,
+                     "%s has another SHA-256 (%.12s...) than expected (%.12s...): it has changed; rerun the stage that wrote it",
+                     path, out->sha256, expected_sha256);
     if (status == H3_OK) status = parse(out, &image);
     free(image.bytes);
     if (status != H3_OK) h3_artifact_close(out);
@@ -262,5 +268,7 @@ const h3_tensor *h3_artifact_find(const h3_artifact *artifact, const char *name)
 h3_status h3_artifact_need(const h3_tensor **out, const h3_artifact *artifact, const char *name)
 {
     *out = h3_artifact_find(artifact, name);
-    return *out != NULL ? H3_OK : h3_error(H3_INTEGRITY, "%s: the dataset \"%s\" is missing; write the artifact again", artifact->path, name);
+    return *out != NULL
+               ? H3_OK
+               : h3_error(H3_INTEGRITY, "%s: the dataset \"%s\" is missing; write the artifact again", artifact->path, name);
 }

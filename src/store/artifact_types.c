@@ -14,7 +14,7 @@ const char *h3_artifact_dtype_name(int32_t dtype)
     }
 }
 
-/* bfloat16: sign at bit 15, 8 bits of exponent (bias 127) at 7, 7 bits of mantissa at 0. The fields shrink before the size may. */
+/* bfloat16: sign at bit 15, 8 bits of exponent (bias 127) at 7, 7 bits of mantissa at 0. Fields shrink before the size may. */
 static hid_t bfloat16(void)
 {
     hid_t type = H5Tcopy(H5T_IEEE_F32LE);

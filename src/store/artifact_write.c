@@ -16,20 +16,21 @@ struct h3_artifact_writer {
 /* What would let time or chance into the bytes is fixed here, whatever the library's defaults are. */
 static int fix_object(hid_t settings)
 {
-    return H5Pset_obj_track_times(settings, 0) < 0 || H5Pset_attr_creation_order(settings, 0) < 0 || H5Pset_attr_phase_change(settings, 8, 6) < 0;
+    return H5Pset_obj_track_times(settings, 0) < 0 || H5Pset_attr_creation_order(settings, 0) < 0 ||
+           H5Pset_attr_phase_change(settings, 8, 6) < 0;
 }
 
 /* All links stay in the group's header, however many: the reader's guard need not know fractal heaps and B-trees. */
 static int fix_group(hid_t settings)
 {
-    return fix_object(settings) || H5Pset_link_creation_order(settings, 0) < 0 || H5Pset_link_phase_change(settings, 65535, 0) < 0 ||
-           H5Pset_est_link_info(settings, 4, 8) < 0;
+    return fix_object(settings) || H5Pset_link_creation_order(settings, 0) < 0 ||
+           H5Pset_link_phase_change(settings, 65535, 0) < 0 || H5Pset_est_link_info(settings, 4, 8) < 0;
 }
 
 static int fix_dataset(hid_t settings)
 {
-    return fix_object(settings) || H5Pset_layout(settings, H5D_CONTIGUOUS) < 0 || H5Pset_alloc_time(settings, H5D_ALLOC_TIME_EARLY) < 0 ||
-           H5Pset_fill_time(settings, H5D_FILL_TIME_NEVER) < 0;
+    return fix_object(settings) || H5Pset_layout(settings, H5D_CONTIGUOUS) < 0 ||
+           H5Pset_alloc_time(settings, H5D_ALLOC_TIME_EARLY) < 0 || H5Pset_fill_time(settings, H5D_FILL_TIME_NEVER) < 0;
 }
 
 static int open_file(h3_artifact_writer *writer)
@@ -78,13 +79,17 @@ static h3_status check_tensor(const char *name, const h3_tensor *tensor)
     H3_TRY(h3_check_relative(name, "the name of a dataset"));
     if (strlen(name) >= H3_ARTIFACT_NAME_SIZE)
         return h3_error(H3_USAGE, "dataset \"%.60s...\": the name has more than %d characters", name, H3_ARTIFACT_NAME_SIZE - 1);
-    if (h3_artifact_dtype_name(tensor->dtype) == NULL) return h3_error(H3_USAGE, "dataset \"%s\": dtype %d cannot be stored", name, tensor->dtype);
+    if (h3_artifact_dtype_name(tensor->dtype) == NULL)
+        return h3_error(H3_USAGE, "dataset \"%s\": dtype %d cannot be stored", name, tensor->dtype);
     if (tensor->rank < 1 || tensor->rank > H3_MAX_RANK)
-        return h3_error(H3_USAGE, "dataset \"%s\": a tensor of %d dimensions; 1 to %d are possible", name, tensor->rank, H3_MAX_RANK);
+        return h3_error(H3_USAGE, "dataset \"%s\": a tensor of %d dimensions; 1 to %d are possible", name, tensor->rank,
+                        H3_MAX_RANK);
     h3_tensor dense = h3_tensor_view(tensor->data, tensor->dtype, tensor->rank, tensor->shape);
     for (int32_t i = 0; i < tensor->rank; i++) {
-        if (tensor->shape[i] < 1) return h3_error(H3_USAGE, "dataset \"%s\": dimension %d is empty; only tensors with elements are stored", name, i);
-        if (tensor->stride[i] != dense.stride[i]) return h3_error(H3_USAGE, "dataset \"%s\": the tensor is not dense; store a dense copy", name);
+        if (tensor->shape[i] < 1)
+            return h3_error(H3_USAGE, "dataset \"%s\": dimension %d is empty; only tensors with elements are stored", name, i);
+        if (tensor->stride[i] != dense.stride[i])
+            return h3_error(H3_USAGE, "dataset \"%s\": the tensor is not dense; store a dense copy", name);
     }
     if (tensor->data == NULL) return h3_error(H3_USAGE, "dataset \"%s\": the tensor has no data", name);
     return H3_OK;
@@ -138,7 +143,8 @@ static int put_dataset(const h3_artifact_writer *writer, const char *name, const
     hsize_t shape[H3_MAX_RANK];
     for (int32_t i = 0; i < tensor->rank; i++) shape[i] = (hsize_t)tensor->shape[i];
     hid_t dataset = H5I_INVALID_HID, type = h3_artifact_type(tensor->dtype), space = H5Screate_simple(tensor->rank, shape, NULL);
-    if (type >= 0 && space >= 0) dataset = H5Dcreate2(writer->file, name, type, space, H5P_DEFAULT, writer->dataset_settings, H5P_DEFAULT);
+    if (type >= 0 && space >= 0)
+        dataset = H5Dcreate2(writer->file, name, type, space, H5P_DEFAULT, writer->dataset_settings, H5P_DEFAULT);
     int failed = dataset < 0 || H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, tensor->data) < 0 ||
                  put_text(dataset, H3_ATTRIBUTE_DTYPE, h3_artifact_dtype_name(tensor->dtype)) || put_shape(dataset, tensor) ||
                  put_text(dataset, H3_ATTRIBUTE_DIGEST, digest) || put_text(dataset, H3_ATTRIBUTE_PRODUCER, writer->producer);
@@ -155,17 +161,19 @@ h3_status h3_artifact_add(h3_artifact_writer *writer, const char *name, const h3
     h3_artifact_silence();
     if (!make_groups(writer, name) && !put_dataset(writer, name, tensor, digest)) return H3_OK;
     writer->broken = 1;
-    return h3_error(H3_ENVIRONMENT, "HDF5 could not store the dataset \"%s\"; check free memory and that no other dataset has this name", name);
+    return h3_error(H3_ENVIRONMENT,
+                    "HDF5 could not store the dataset \"%s\"; check free memory and that no other dataset has this name", name);
 }
 
-/* H5Fget_file_image is not used: in HDF5 1.10 the superblock that it gives has a wrong checksum. That of a closed file is right. */
+/* H5Fget_file_image is not used: in HDF5 1.10 its superblock has a wrong checksum. That of a closed file is right. */
 static h3_status finish(h3_artifact_writer *writer, const char *path)
 {
     if (writer->broken) return h3_error(H3_ENVIRONMENT, "%s is not published: a dataset could not be added to it", path);
     int failed = H5Fflush(writer->file, H5F_SCOPE_GLOBAL) < 0;
     failed |= H5Fclose(writer->file) < 0;
     writer->file = H5I_INVALID_HID;
-    if (failed || h3_artifact_image_trim(&writer->image)) return h3_error(H3_ENVIRONMENT, "HDF5 could not finish %s; check free memory", path);
+    if (failed || h3_artifact_image_trim(&writer->image))
+        return h3_error(H3_ENVIRONMENT, "HDF5 could not finish %s; check free memory", path);
     return H3_OK;
 }
 

@@ -119,11 +119,13 @@ h3_status h3_check_relative(const char *path, const char *where)
     if (*path == 0) problem = "it is empty";
     if (*path == '/') problem = "it is absolute";
     for (const char *c = path; problem == NULL; c++) {
-        if (*c == '\\' || ((unsigned char)*c < 0x20 && *c != 0) || *c == 0x7f) problem = "it has a backslash or control character";
+        if (*c == '\\' || ((unsigned char)*c < 0x20 && *c != 0) || *c == 0x7f)
+            problem = "it has a backslash or control character";
         if (*c != '/' && *c != 0) continue;
         size_t length = (size_t)(c - component);
         if (length == 0) problem = "it has an empty component";
-        else if (component[0] == '.' && (length == 1 || (length == 2 && component[1] == '.'))) problem = "it has a \".\" or \"..\" component";
+        else if (component[0] == '.' && (length == 1 || (length == 2 && component[1] == '.')))
+            problem = "it has a \".\" or \"..\" component";
         component = c + 1;
         if (*c == 0) break;
     }

@@ -23,7 +23,8 @@ typedef struct pending {
 static h3_status cannot(const char *action, const char *path)
 {
     int reason = errno;
-    return h3_error(H3_ENVIRONMENT, "cannot %s %s: %s; check space and permissions, then run again", action, path, strerror(reason));
+    return h3_error(H3_ENVIRONMENT, "cannot %s %s: %s; check space and permissions, then run again", action, path,
+                    strerror(reason));
 }
 
 static h3_status open_folder_of(int *out, const char **name, const char *path)
@@ -45,7 +46,8 @@ static h3_status create_temporary(pending *file, const char *path)
     static atomic_uint serial;
     struct stat info;
     for (int i = 0; i < ATTEMPTS; i++) {
-        snprintf(file->temporary, sizeof file->temporary, H3_TEMPORARY_PREFIX "%ld-%u", (long)getpid(), atomic_fetch_add(&serial, 1u));
+        snprintf(file->temporary, sizeof file->temporary, H3_TEMPORARY_PREFIX "%ld-%u", (long)getpid(),
+                 atomic_fetch_add(&serial, 1u));
         file->file = openat(file->folder, file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
         if (file->file < 0 && errno == EEXIST) continue;
         if (file->file < 0) return cannot("create", path);
@@ -55,7 +57,8 @@ static h3_status create_temporary(pending *file, const char *path)
         close(file->file);
         unlinkat(file->folder, file->temporary, 0);
     }
-    return h3_error(H3_ENVIRONMENT, "cannot create %s: no free temporary name; remove the " H3_TEMPORARY_PREFIX "* files beside it", path);
+    return h3_error(H3_ENVIRONMENT,
+                    "cannot create %s: no free temporary name; remove the " H3_TEMPORARY_PREFIX "* files beside it", path);
 }
 
 static h3_status write_all(int file, const void *data, size_t size, const char *path)
@@ -65,7 +68,8 @@ static h3_status write_all(int file, const void *data, size_t size, const char *
         ssize_t n = write(file, next, size < WRITE_PIECE ? size : WRITE_PIECE);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return cannot("write", path);
-        if (n == 0) return h3_error(H3_ENVIRONMENT, "cannot write %s: nothing more is accepted; check space, then run again", path);
+        if (n == 0)
+            return h3_error(H3_ENVIRONMENT, "cannot write %s: nothing more is accepted; check space, then run again", path);
         next += n;
         size -= (size_t)n;
     }
@@ -82,7 +86,8 @@ static h3_status publish_pending(pending *file, const void *data, size_t size, c
 {
     h3_status status = write_all(file->file, data, size, path);
     if (status == H3_OK && fsync(file->file) != 0) status = cannot("write", path);
-    if (status == H3_OK && renameat(file->folder, file->temporary, file->folder, name) != 0) status = cannot("put in place", path);
+    if (status == H3_OK && renameat(file->folder, file->temporary, file->folder, name) != 0)
+        status = cannot("put in place", path);
     if (status != H3_OK) unlinkat(file->folder, file->temporary, 0);
     close(file->file);
     if (status == H3_OK) status = sync_folder(file->folder, path);

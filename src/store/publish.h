@@ -13,7 +13,7 @@
 #define H3_TEMPORARY_PREFIX ".tmp-"
 
 /* Writes to a temporary name beside `path`, fsyncs, renames, fsyncs the directory. Failure leaves the old file and no temporary
- * (only when the very last fsync fails is the new file in place already). H3_ENVIRONMENT, naming the file. The folder must exist. */
+ * (only when the very last fsync fails is the new file in place already). H3_ENVIRONMENT, naming it. The folder must exist. */
 h3_status h3_publish(const char *path, const void *data, size_t size);
 /* The same for JSON text (h3_json_print); gives size and hash when asked (pointers may be NULL). */
 h3_status h3_publish_json(const char *path, const cJSON *value, int64_t *size, char sha256[H3_SHA256_HEX]);

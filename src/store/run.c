@@ -14,7 +14,9 @@
 
 static h3_status other_plan(const char *folder)
 {
-    return h3_error(H3_INTEGRITY, "%s was made with another plan than this one (see its plan.json); use another --run folder for this plan", folder);
+    return h3_error(H3_INTEGRITY,
+                    "%s was made with another plan than this one (see its plan.json); use another --run folder for this plan",
+                    folder);
 }
 
 /* The first stage stores the plan; every other finds the same bytes. */
@@ -40,7 +42,8 @@ static h3_status take_lock(h3_run *run)
     run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (run->lock < 0) return h3_error(H3_ENVIRONMENT, "cannot open %s: %s; check permissions", path, strerror(errno));
     if (flock(run->lock, LOCK_EX | LOCK_NB) == 0) return H3_OK;
-    if (errno != EWOULDBLOCK) return h3_error(H3_ENVIRONMENT, "cannot lock %s: %s; use a file system with locks", path, strerror(errno));
+    if (errno != EWOULDBLOCK)
+        return h3_error(H3_ENVIRONMENT, "cannot lock %s: %s; use a file system with locks", path, strerror(errno));
     return h3_error(H3_ENVIRONMENT, "%s is running in %s already; wait for it or stop it", run->stage, run->folder);
 }
 
@@ -61,7 +64,8 @@ h3_status h3_run_open(h3_run *run, const char *folder, const char *stage, const 
 {
     *run = (h3_run){.lock = -1};
     if (h3_stage_index(stage) < 0) return h3_error(H3_USAGE, "\"%.60s\" is not a stage", stage);
-    if (plan_size == 0 || plan_size > H3_PLAN_LIMIT) return h3_error(H3_USAGE, "the plan has %zu bytes; 1 to %d are possible", plan_size, H3_PLAN_LIMIT);
+    if (plan_size == 0 || plan_size > H3_PLAN_LIMIT)
+        return h3_error(H3_USAGE, "the plan has %zu bytes; 1 to %d are possible", plan_size, H3_PLAN_LIMIT);
     H3_TRY(h3_path(run->folder, "%s", folder));
     strcpy(run->stage, stage);
     h3_status status = open_run(run, plan_text, plan_size);
@@ -80,7 +84,8 @@ void h3_run_close(h3_run *run)
 h3_status h3_run_output(h3_run *run, const char *path, int64_t size, const char *sha256)
 {
     H3_TRY(h3_run_check_output(path, h3_stage_index(run->stage), "an output"));
-    if (h3_run_files_find(&run->outputs, path) != NULL) return h3_error(H3_INTEGRITY, "%s writes \"%s\" twice; give each output a path of its own", run->stage, path);
+    if (h3_run_files_find(&run->outputs, path) != NULL)
+        return h3_error(H3_INTEGRITY, "%s writes \"%s\" twice; give each output a path of its own", run->stage, path);
     return h3_run_files_add(&run->outputs, path, size, sha256);
 }
 
@@ -93,7 +98,8 @@ static h3_status check_outputs(const h3_run *run)
         const h3_run_file *file = &run->outputs.items[i];
         H3_TRY(h3_run_lookup(path, &present, &info, run->folder, file->path));
         if (!present || info.st_size != file->size)
-            return h3_error(H3_INTEGRITY, "%s is not there as it was written (%lld bytes); rerun %s", path, (long long)file->size, run->stage);
+            return h3_error(H3_INTEGRITY, "%s is not there as it was written (%lld bytes); rerun %s", path, (long long)file->size,
+                            run->stage);
     }
     return H3_OK;
 }

@@ -2,26 +2,27 @@
  * The run directory: stages, what each one read and wrote, and whether that still holds.
  *
  *   <run>/plan.json                          the plan as first used; another plan in the same run is refused
- *   <run>/stages/<stage>/stage.json          {"schema":"h3-stage-v1","stage","verdict","plan_sha256","needs":[{"stage","verdict"}],
- *                                             "inputs":[{"path","size","sha256"}],"outputs":[...],"build":{...},"sha256"}: written last, so a
- *                                             stage without it did not happen. It holds no time, attempt or host: an identical rerun
- *                                             gives identical bytes. "sha256" is of its own text without that field: a
- *                                             byte that changed in it is noticed by whoever reads it
+ *   <run>/stages/<stage>/stage.json          written last, so a stage without it did not happen:
+ *                                             {"schema":"h3-stage-v1","stage","verdict","plan_sha256",
+ *                                             "needs":[{"stage","verdict"}],"inputs":[{"path","size","sha256"}],"outputs":[...],
+ *                                             "build":{...},"sha256"}. No time, attempt or host: an identical rerun gives
+ *                                             identical bytes. "sha256" is of its own text without that field: a byte that
+ *                                             changed in it is noticed by whoever reads it
  *   <run>/stages/<stage>/site.json           attempt, host, user, job, times: outside all hashes
  *   <run>/stages/<stage>/.lock               held while the stage runs
  *   <run>/data/<...>, <run>/<file>.json      outputs, at paths that the stage chooses (h3_run_output says which it may not)
- *   <run>/attempts/<stage>/<n>/              stage.json and site.json of an earlier attempt, and its outputs below their relative paths
+ *   <run>/attempts/<stage>/<n>/              stage.json, site.json of an earlier attempt; its outputs below their relative paths
  *
  * Stages, in order: reference_pass, threshold_freeze, generate_provider, candidate_gate, generate_candidate, compare, diagnose. A
  * stage can only need earlier ones.
  *
  * Stale: the inputs of a stage are outputs of the stages that it needs. It is stale when one of those inputs has not the size and
- * SHA-256 that the needed stage's stage.json lists now, when a needed stage has another verdict than it had, or when a needed stage
- * is stale itself. A stage.json is never an input, so a rerun that gives the same outputs makes nothing stale. The bytes on disk are
- * verified by whoever reads them.
+ * SHA-256 that the needed stage's stage.json lists now, when a needed stage has another verdict than it had, or when a needed
+ * stage is stale itself. A stage.json is never an input, so a rerun that gives the same outputs makes nothing stale. The bytes on
+ * disk are verified by whoever reads them.
  *
- * Everything found in a run is untrusted: a path that is absolute, has "..", or leads through a symlink or to a device, and a damaged
- * stage.json or plan.json, is H3_INTEGRITY naming the file. The run directory itself may be reached through a symlink.
+ * Everything found in a run is untrusted: a path that is absolute, has "..", or leads through a symlink or to a device, and a
+ * damaged stage.json or plan.json, is H3_INTEGRITY naming the file. The run directory itself may be reached through a symlink.
  */
 #ifndef H3_STORE_RUN_H
 #define H3_STORE_RUN_H
@@ -71,16 +72,16 @@ typedef struct h3_run {
     char started[H3_RUN_TIME_SIZE];
 } h3_run;
 
-/* Opens (creates) the run for `stage`: checks or stores the plan text, takes an exclusive lock on the stage (a second process of the
- * same stage: H3_ENVIRONMENT naming it). `plan_text` is the plan's bytes; a run made with others is H3_INTEGRITY. Rank 0 only. On
- * failure `run` is empty; h3_run_close is fine on it. */
+/* Opens (creates) the run for `stage`: checks or stores the plan text, takes an exclusive lock on the stage (a second process of
+ * the same stage: H3_ENVIRONMENT naming it). `plan_text` is the plan's bytes; a run made with others is H3_INTEGRITY. Rank 0
+ * only. On failure `run` is empty; h3_run_close is fine on it. */
 h3_status h3_run_open(h3_run *run, const char *folder, const char *stage, const char *plan_text, size_t plan_size);
 void h3_run_close(h3_run *run);
 
-/* Requires that the stage `predecessor` has a stage.json of this plan, with `verdict` (NULL: any passing, i.e. "passed" or "VALID"), and
- * that neither it nor any stage that it needs, directly or not, is stale. Its output list, sorted, is returned so that the caller
- * verifies what it reads (free with h3_run_files_free). H3_INTEGRITY with the next step in words otherwise. The predecessor is
- * recorded with its verdict in "needs". */
+/* Requires that the stage `predecessor` has a stage.json of this plan, with `verdict` (NULL: any passing, i.e. "passed" or
+ * "VALID"), and that neither it nor any stage that it needs, directly or not, is stale. Its output list, sorted, is returned so
+ * that the caller verifies what it reads (free with h3_run_files_free). H3_INTEGRITY with the next step in words otherwise. The
+ * predecessor is recorded with its verdict in "needs". */
 h3_status h3_run_need(h3_run *run, const char *predecessor, const char *verdict, h3_run_files *outputs);
 
 /* Verifies one listed file byte for byte and records it as an input. H3_INTEGRITY naming it. */
@@ -98,22 +99,27 @@ h3_status h3_run_place(char out[H3_PATH_MAX], const char *folder, const char *pa
 /* Before h3_run_begin: the output at `path` of an earlier attempt stays in place, for a stage that must reproduce it
  * (threshold_freeze: thresholds are written once a run). Only the listing of it moves. */
 h3_status h3_run_keep(h3_run *run, const char *path);
-/* Before writing: moves the outputs, stage.json and site.json of an earlier attempt to attempts/<stage>/<n>/, except those kept; removes
- * the temporaries that killed writers left; writes site.json. A stage that was killed before its stage.json has no listed outputs: what it
- * published stays, to be resumed or overwritten. Killed in here, the next h3_run_begin finishes the move. */
+/* Before writing: moves the outputs, stage.json and site.json of an earlier attempt to attempts/<stage>/<n>/, except those kept;
+ * removes the temporaries that killed writers left; writes site.json. A stage that was killed before its stage.json has no listed
+ * outputs: what it published stays, to be resumed or overwritten. Killed in here, the next h3_run_begin finishes the move. */
 h3_status h3_run_begin(h3_run *run);
-/* Declares an output (path relative). Not allowed: plan.json, stage.json, site.json, attempts/, stages/ outside the stage's own folder, its
- * stage.json, site.json and .lock, names of temporaries, a path declared already. */
+/* Declares an output (path relative). Not allowed: plan.json, stage.json, site.json, attempts/, stages/ outside the stage's own
+ * folder, its stage.json, site.json and .lock, names of temporaries, a path declared already. */
 h3_status h3_run_output(h3_run *run, const char *path, int64_t size, const char *sha256);
-/* Writes stage.json, after looking that every output is there with its size. `build` (NULL: {}) is moved into it, also on failure;
- * `verdict` "passed", "failed", "VALID", "INVALID" or "PARTIAL". */
+/* Writes stage.json, after looking that every output is there with its size. `build` (NULL: {}) is moved into it, also on
+ * failure; `verdict` "passed", "failed", "VALID", "INVALID" or "PARTIAL". */
 h3_status h3_run_finish(h3_run *run, const char *verdict, cJSON *build);
 
 /* Reads a stage.json (strictly) of any stage of a run. */
 h3_status h3_run_stage_read(cJSON **out, const char *folder, const char *stage);
 
-/* Every stage.json, every output, every recorded input of a run, and that nothing lies below data/ that no stage lists; says what is missing
- * or changed (H3_INTEGRITY). For h3_verify run. Counts plan.json, the stage.json files and the outputs. Earlier attempts are not looked at. */
+/* Every stage.json, every output, every recorded input of a run, and that nothing lies below data/ that no stage lists; says what
+ * is missing or changed (H3_INTEGRITY). For h3_verify run. Counts plan.json, the stage.json files and the outputs. Earlier
+ * attempts are not looked at. */
 h3_status h3_run_audit(const char *folder, int64_t *files_checked);
+/* The same, but it tells `damaged` of every output that is not as listed (h3_error_text says what is wrong with it) and goes on;
+ * H3_INTEGRITY at the end when there was one. *good counts what holds. */
+h3_status h3_run_audit_each(const char *folder, void (*damaged)(void *user, const h3_run_file *file), void *user, int64_t *good,
+                            int64_t *bad);
 
 #endif

@@ -68,9 +68,11 @@ static h3_status set_stage_aside(const h3_run *run)
     H3_TRY(is_there(&present, run->folder, path));
     if (!present) return H3_OK;
     h3_status status = h3_stage_load(&stage, run->folder, h3_stage_index(run->stage), NULL);
-    if (status != H3_OK) status = h3_error_context(status, "the earlier attempt cannot be set aside, move this file away and rerun");
+    if (status != H3_OK)
+        status = h3_error_context(status, "the earlier attempt cannot be set aside, move this file away and rerun");
     for (size_t i = 0; i < stage.outputs.count && status == H3_OK; i++)
-        if (!is_kept(run, stage.outputs.items[i].path)) status = set_aside(run, stage.outputs.items[i].path, stage.outputs.items[i].path);
+        if (!is_kept(run, stage.outputs.items[i].path))
+            status = set_aside(run, stage.outputs.items[i].path, stage.outputs.items[i].path);
     h3_stage_free(&stage);
     H3_TRY(status);
     char site[H3_PATH_MAX];
@@ -90,7 +92,8 @@ static h3_status number_attempt(const h3_run *run)
     H3_TRY(h3_run_next_archive(&number, &finished, run->folder, run->stage));
     H3_TRY(h3_path(from, "%s/attempts/%s/" MOVING, run->folder, run->stage));
     H3_TRY(h3_path(to, "%s/attempts/%s/%d", run->folder, run->stage, number));
-    return rename(from, to) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "cannot rename %s: %s; check permissions", from, strerror(errno));
+    return rename(from, to) == 0 ? H3_OK
+                                 : h3_error(H3_ENVIRONMENT, "cannot rename %s: %s; check permissions", from, strerror(errno));
 }
 
 static h3_status clean(const h3_run *run)
@@ -106,14 +109,14 @@ static h3_status clean(const h3_run *run)
 h3_status h3_run_keep(h3_run *run, const char *path)
 {
     H3_TRY(h3_run_check_output(path, h3_stage_index(run->stage), "an output to keep"));
-    if (run->kept_count == H3_RUN_KEPT_MAX || strlen(path) >= H3_RUN_PATH_SIZE) return h3_error(H3_USAGE, "%s cannot keep \"%.60s\"", run->stage, path);
+    if (run->kept_count == H3_RUN_KEPT_MAX || strlen(path) >= H3_RUN_PATH_SIZE)
+        return h3_error(H3_USAGE, "%s cannot keep \"%.60s\"", run->stage, path);
     strcpy(run->kept[run->kept_count++], path);
     return H3_OK;
 }
 
 h3_status h3_run_begin(h3_run *run)
 {
-    H3_TRY(number_attempt(run)); /* the rest of an interrupted one */
     H3_TRY(set_stage_aside(run));
     H3_TRY(number_attempt(run));
     H3_TRY(clean(run));

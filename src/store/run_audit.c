@@ -12,7 +12,9 @@ typedef struct audit {
     const char *folder;
     char plan_sha256[H3_SHA256_HEX];
     h3_run_files outputs; /* of all stages */
-    int64_t stages, files;
+    int64_t stages, files, damaged;
+    void (*tell)(void *user, const h3_run_file *file); /* NULL: the first damaged file ends the audit */
+    void *user;
 } audit;
 
 static h3_status check_plan(audit *in)
@@ -30,9 +32,12 @@ static h3_status check_stage(audit *in, const h3_stage *stage)
     H3_TRY(h3_stage_fresh(stage, in->folder, in->plan_sha256));
     for (size_t i = 0; i < stage->outputs.count; i++) {
         const h3_run_file *file = &stage->outputs.items[i];
-        H3_TRY(h3_run_verify_file(in->folder, file, h3_stage_program(stage->index)));
         H3_TRY(h3_run_files_add(&in->outputs, file->path, file->size, file->sha256));
-        in->files++;
+        h3_status status = h3_run_verify_file(in->folder, file, h3_stage_program(stage->index));
+        if (status != H3_INTEGRITY || in->tell == NULL) H3_TRY(status);
+        if (status == H3_OK) in->files++;
+        else in->damaged++;
+        if (status != H3_OK) in->tell(in->user, file);
     }
     in->stages++;
     in->files++;
@@ -78,7 +83,8 @@ static h3_status check_no_path_twice(audit *in)
     h3_run_files_sort(&in->outputs);
     for (size_t i = 1; i < in->outputs.count; i++)
         if (strcmp(in->outputs.items[i - 1].path, in->outputs.items[i].path) == 0)
-            return h3_error(H3_INTEGRITY, "%s/%s is listed by two stages; start a new run", in->folder, in->outputs.items[i].path);
+            return h3_error(H3_INTEGRITY, "%s/%s is listed by two stages; start a new run", in->folder,
+                            in->outputs.items[i].path);
     return H3_OK;
 }
 
@@ -92,8 +98,12 @@ static h3_status check_entry(const audit *in, const FTSENT *entry)
         return h3_error(H3_ENVIRONMENT, "cannot look at %s: %s; check permissions", entry->fts_path, strerror(entry->fts_errno));
     if (entry->fts_info != FTS_F) return h3_error(H3_INTEGRITY, "%s is not a regular file; remove it", entry->fts_path);
     if (strncmp(entry->fts_name, H3_TEMPORARY_PREFIX, strlen(H3_TEMPORARY_PREFIX)) == 0) return H3_OK;
-    if (in->outputs.count > 0 && bsearch(path, in->outputs.items, in->outputs.count, sizeof *in->outputs.items, compare_path) != NULL) return H3_OK;
-    return h3_error(H3_INTEGRITY, "%s is not listed by any stage (left by one that was stopped?); rerun that stage or remove the file", entry->fts_path);
+    if (in->outputs.count > 0 &&
+        bsearch(path, in->outputs.items, in->outputs.count, sizeof *in->outputs.items, compare_path) != NULL)
+        return H3_OK;
+    return h3_error(H3_INTEGRITY,
+                    "%s is not listed by any stage (left by one that was stopped?); rerun that stage or remove the file",
+                    entry->fts_path);
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
@@ -108,8 +118,22 @@ static h3_status check_data(const audit *in)
     if (tree == NULL) return h3_error(H3_ENVIRONMENT, "cannot look at %s: %s; check permissions", path, strerror(errno));
     h3_status status = H3_OK;
     for (FTSENT *entry; status == H3_OK && (entry = fts_read(tree)) != NULL;) status = check_entry(in, entry);
-    if (status == H3_OK && errno != 0) status = h3_error(H3_ENVIRONMENT, "cannot look at %s: %s; check permissions", path, strerror(errno));
+    if (status == H3_OK && errno != 0)
+        status = h3_error(H3_ENVIRONMENT, "cannot look at %s: %s; check permissions", path, strerror(errno));
     fts_close(tree);
+    return status;
+}
+
+static h3_status run_audit(audit *in)
+{
+    h3_status status = check_plan(in);
+    if (status == H3_OK) status = check_stages(in);
+    if (status == H3_OK) status = check_stage_names(in);
+    if (status == H3_OK) status = check_no_path_twice(in);
+    if (status == H3_OK) status = check_data(in);
+    if (status == H3_OK && in->damaged > 0)
+        status = h3_error(H3_INTEGRITY, "%lld of the files are not as listed", (long long)in->damaged);
+    h3_run_files_free(&in->outputs);
     return status;
 }
 
@@ -117,12 +141,17 @@ h3_status h3_run_audit(const char *folder, int64_t *files_checked)
 {
     audit in = {.folder = folder};
     *files_checked = 0;
-    h3_status status = check_plan(&in);
-    if (status == H3_OK) status = check_stages(&in);
-    if (status == H3_OK) status = check_stage_names(&in);
-    if (status == H3_OK) status = check_no_path_twice(&in);
-    if (status == H3_OK) status = check_data(&in);
+    h3_status status = run_audit(&in);
     if (status == H3_OK) *files_checked = in.files;
-    h3_run_files_free(&in.outputs);
+    return status;
+}
+
+h3_status h3_run_audit_each(const char *folder, void (*damaged)(void *user, const h3_run_file *file), void *user, int64_t *good,
+                            int64_t *bad)
+{
+    audit in = {.folder = folder, .tell = damaged, .user = user};
+    h3_status status = run_audit(&in);
+    *good = in.files;
+    *bad = in.damaged;
     return status;
 }

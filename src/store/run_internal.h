@@ -27,8 +27,8 @@ const char *h3_stage_program(int32_t index);
 int h3_verdict_known(const char *verdict);
 int h3_verdict_passes(const char *verdict);
 
-/* Whether there is a file at a relative path: not following symlinks anywhere below `folder`. H3_INTEGRITY when the path is malformed
- * or leads through or to anything but folders and a regular file. */
+/* Whether there is a file at a relative path: not following symlinks anywhere below `folder`. H3_INTEGRITY when the path is
+ * malformed or leads through or to anything but folders and a regular file. */
 h3_status h3_run_lookup(char out[H3_PATH_MAX], int *present, struct stat *info, const char *folder, const char *path);
 /* Whether a stage may list this path as an output. */
 h3_status h3_run_check_output(const char *path, int32_t stage, const char *where);
@@ -40,7 +40,7 @@ const char *h3_run_writer(const h3_run_files *files);
 /* SHA-256 of a stage.json's text without its last field, "sha256", which holds this. */
 h3_status h3_stage_seal(char out[H3_SHA256_HEX], const cJSON *json);
 
-/* H3_INTEGRITY with the next step when it is missing, damaged or of another plan (`plan_sha256`; NULL: any). Free in every case. */
+/* H3_INTEGRITY with the next step when it is missing, damaged or of another plan (`plan_sha256`; NULL: any). Always free it. */
 h3_status h3_stage_load(h3_stage *out, const char *folder, int32_t index, const char *plan_sha256);
 void h3_stage_free(h3_stage *stage);
 /* site.json of the running attempt; with a verdict (not NULL) it has finished. */

@@ -32,7 +32,8 @@ int h3_verdict_passes(const char *verdict) { return strcmp(verdict, "passed") ==
 
 int h3_verdict_known(const char *verdict)
 {
-    return h3_verdict_passes(verdict) || strcmp(verdict, "failed") == 0 || strcmp(verdict, "INVALID") == 0 || strcmp(verdict, "PARTIAL") == 0;
+    return h3_verdict_passes(verdict) || strcmp(verdict, "failed") == 0 || strcmp(verdict, "INVALID") == 0 ||
+           strcmp(verdict, "PARTIAL") == 0;
 }
 
 static h3_status read_verdict(char out[H3_RUN_VERDICT_SIZE], const cJSON *object, const char *where)
@@ -56,7 +57,8 @@ static h3_status read_needs(h3_stage *out, const cJSON *json, const char *where)
         H3_TRY(h3_json_only_keys(item, keys, where, H3_INTEGRITY));
         H3_TRY(h3_json_string(&name, item, "stage", where, H3_INTEGRITY));
         int32_t index = h3_stage_index(name);
-        if (index <= last || index >= out->index) return h3_error(H3_INTEGRITY, "%s: \"%.40s\" is not a stage that it can need, or out of order", where, name);
+        if (index <= last || index >= out->index)
+            return h3_error(H3_INTEGRITY, "%s: \"%.40s\" is not a stage that it can need, or out of order", where, name);
         h3_run_needed *needed = &out->needed[out->needed_count++];
         needed->stage = last = index;
         H3_TRY(read_verdict(needed->verdict, item, where));
@@ -79,7 +81,8 @@ static h3_status read_files(h3_run_files *out, const cJSON *json, const char *ke
         H3_TRY(h3_json_string(&sha256, item, "sha256", where, H3_INTEGRITY));
         h3_status status = h3_run_files_add(out, path, size, sha256);
         if (status != H3_OK) return h3_error_context(status, "%s", where);
-        if (last != NULL && strcmp(last, path) >= 0) return h3_error(H3_INTEGRITY, "%s: \"%.200s\" is listed twice or out of order", where, path);
+        if (last != NULL && strcmp(last, path) >= 0)
+            return h3_error(H3_INTEGRITY, "%s: \"%.200s\" is listed twice or out of order", where, path);
         last = path;
     }
     return H3_OK;
@@ -87,14 +90,17 @@ static h3_status read_files(h3_run_files *out, const cJSON *json, const char *ke
 
 static h3_status read_stage(h3_stage *out, const cJSON *json, const char *where)
 {
-    static const char *const keys[] = {"schema", "stage", "verdict", "plan_sha256", "needs", "inputs", "outputs", "build", "sha256", NULL};
+    static const char *const keys[] = {"schema", "stage",   "verdict", "plan_sha256", "needs",
+                                       "inputs", "outputs", "build",   "sha256",      NULL};
     const char *schema, *stage, *plan_sha256;
     const cJSON *build;
     H3_TRY(h3_json_only_keys(json, keys, where, H3_INTEGRITY));
     H3_TRY(h3_json_string(&schema, json, "schema", where, H3_INTEGRITY));
-    if (strcmp(schema, H3_STAGE_SCHEMA) != 0) return h3_error(H3_INTEGRITY, "%s: schema \"%.40s\" is not \"" H3_STAGE_SCHEMA "\"", where, schema);
+    if (strcmp(schema, H3_STAGE_SCHEMA) != 0)
+        return h3_error(H3_INTEGRITY, "%s: schema \"%.40s\" is not \"" H3_STAGE_SCHEMA "\"", where, schema);
     H3_TRY(h3_json_string(&stage, json, "stage", where, H3_INTEGRITY));
-    if (strcmp(stage, h3_stage_name(out->index)) != 0) return h3_error(H3_INTEGRITY, "%s: it is of the stage \"%.40s\"", where, stage);
+    if (strcmp(stage, h3_stage_name(out->index)) != 0)
+        return h3_error(H3_INTEGRITY, "%s: it is of the stage \"%.40s\"", where, stage);
     H3_TRY(read_verdict(out->verdict, json, where));
     H3_TRY(h3_json_string(&plan_sha256, json, "plan_sha256", where, H3_INTEGRITY));
     if (strlen(plan_sha256) >= sizeof out->plan_sha256) return h3_error(H3_INTEGRITY, "%s: plan_sha256 is malformed", where);
@@ -159,8 +165,11 @@ static h3_status open_stage(cJSON **json, h3_stage *out, const char *folder, int
     *out = (h3_stage){.index = index};
     snprintf(relative, sizeof relative, "stages/%s/stage.json", stages[index].name);
     H3_TRY(h3_run_lookup(path, &present, &info, folder, relative));
-    if (!present) return h3_error(H3_INTEGRITY, "%s has not finished (%s is missing); run %s", stages[index].name, path, stages[index].program);
-    if (info.st_size > H3_STAGE_LIMIT) return h3_error(H3_INTEGRITY, "%s is larger than a stage.json can be; rerun %s", path, stages[index].program);
+    if (!present)
+        return h3_error(H3_INTEGRITY, "%s has not finished (%s is missing); run %s", stages[index].name, path,
+                        stages[index].program);
+    if (info.st_size > H3_STAGE_LIMIT)
+        return h3_error(H3_INTEGRITY, "%s is larger than a stage.json can be; rerun %s", path, stages[index].program);
     return parse_stage(json, out, path);
 }
 
@@ -184,7 +193,8 @@ h3_status h3_stage_load(h3_stage *out, const char *folder, int32_t index, const 
     h3_status status = open_stage(&json, out, folder, index);
     cJSON_Delete(json);
     if (status == H3_OK && plan_sha256 != NULL && strcmp(out->plan_sha256, plan_sha256) != 0)
-        status = h3_error(H3_INTEGRITY, "%s in %s was made with another plan; rerun %s, or start a new run", stages[index].name, folder, stages[index].program);
+        status = h3_error(H3_INTEGRITY, "%s in %s was made with another plan; rerun %s, or start a new run", stages[index].name,
+                          folder, stages[index].program);
     return status;
 }
 

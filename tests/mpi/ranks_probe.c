@@ -81,9 +81,12 @@ static void compute(double seconds)
 static const size_t SIZES[] = {0, 1, 999, 1000, 1001, 300007};
 enum { SIZE_COUNT = sizeof SIZES / sizeof *SIZES };
 
-/* A device that keeps its tensors inverted, so that a link which forgets to stage is found out. */
+/* A device that keeps its tensors inverted and counts what passes, so that a link which forgets to stage is found out. */
+static int passed;
+
 static h3_status invert(void *to, const void *from, size_t bytes)
 {
+    passed++;
     for (size_t i = 0; i < bytes; i++) ((unsigned char *)to)[i] = (unsigned char)~((const unsigned char *)from)[i];
     return H3_OK;
 }
@@ -92,7 +95,8 @@ static h3_status invert(void *to, const void *from, size_t bytes)
 static void chain(const h3_device *device)
 {
     h3_link link = h3_ranks_link(&ranks, device);
-    int inverted = device->kind != H3_DEVICE_CPU, last = ranks.count - 1;
+    int inverted = device->kind != H3_DEVICE_CPU, last = ranks.count - 1, to_pass = 0;
+    passed = 0;
     for (int direction = 1; direction >= 0; direction--) {
         int source = direction ? 0 : last, sink = direction ? last : 0, sum = 0;
         for (int item = 0; item < 2; item++) {
@@ -115,8 +119,10 @@ static void chain(const h3_device *device)
                 EXPECT(plain == (uint16_t)(i * 3 + item + sum));
             }
             h3_tensor_free(&tensor);
+            to_pass += inverted * ((ranks.rank != source) + (ranks.rank != sink));
         }
     }
+    EXPECT(passed == to_pass);
     h3_tensor edge = h3_tensor_view(&number, H3_I32, 1, H3_SHAPE(1));
     if (ranks.rank == 0) EXPECT(link.send(link.user, 0, &edge) == H3_USAGE && link.receive(link.user, 1, &edge) == H3_USAGE);
     if (ranks.rank == last) EXPECT(link.send(link.user, 1, &edge) == H3_USAGE && link.receive(link.user, 0, &edge) == H3_USAGE);

@@ -38,7 +38,8 @@ static inline int make_scratch(void **state)
 {
     const char *base = getenv("TMPDIR");
     (void)state;
-    if (base == NULL) base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; /* thousands of small files: in memory where possible */
+    if (base == NULL)
+        base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; /* thousands of small files: in memory where possible */
     snprintf(scratch, sizeof scratch, "%s/h3-store-XXXXXX", base);
     return mkdtemp(scratch) == NULL;
 }

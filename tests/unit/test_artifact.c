@@ -6,7 +6,8 @@
 
 #include "store/artifact.h"
 
-static const uint16_t bf16_values[6] = {0x3f80, 0xc020, 0x3e20, 0x7f80, 0x0001, 0x4049}; /* 1, -2.5, 0.15625, inf, tiny, 3.140625 */
+/* 1, -2.5, 0.15625, infinity, the smallest, 3.140625 */
+static const uint16_t bf16_values[6] = {0x3f80, 0xc020, 0x3e20, 0x7f80, 0x0001, 0x4049};
 static uint32_t f32_bits[8] = {0x3f800000, 0x80000000, 0x7fc01234, 0xff800000, 0x00000001, 0x7f7fffff, 0x40490fdb, 0xbf000000};
 static int32_t i32_values[3] = {INT32_MIN, -1, INT32_MAX};
 static int64_t i64_values[4] = {INT64_MIN, 0, 1, INT64_MAX};
@@ -41,7 +42,8 @@ static void write_sample(const char *path, int64_t *size, char sha256[H3_SHA256_
     assert_good(h3_artifact_publish(writer, path, size, sha256));
 }
 
-static void assert_tensor(const h3_artifact *artifact, const char *name, const void *data, int32_t dtype, int32_t rank, const int64_t *shape)
+static void assert_tensor(const h3_artifact *artifact, const char *name, const void *data, int32_t dtype, int32_t rank,
+                          const int64_t *shape)
 {
     const h3_tensor *tensor;
     h3_tensor wanted = h3_tensor_view(NULL, dtype, rank, shape);

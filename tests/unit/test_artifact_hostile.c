@@ -1,4 +1,4 @@
-/* Files that HDF5 itself made, and that are no artifacts: always a named error, never a leaked handle, never a look outside the file. */
+/* Files that HDF5 itself made, and that are no artifacts: a named error each, no leaked handle, no look outside the file. */
 #include "store_files.h"
 
 #include <hdf5.h>
@@ -81,7 +81,8 @@ static void put_attributes(hid_t dataset, const deviation *bad)
 
 static void put_dataset(hid_t file, const char *name, const deviation *bad)
 {
-    hid_t type = bad->type ? bad->type : H5T_IEEE_F32LE, settings = bad->settings ? H5Pcopy(bad->settings) : H5Pcreate(H5P_DATASET_CREATE);
+    hid_t type = bad->type ? bad->type : H5T_IEEE_F32LE,
+          settings = bad->settings ? H5Pcopy(bad->settings) : H5Pcreate(H5P_DATASET_CREATE);
     assert_true(H5Pset_obj_track_times(settings, bad->timed) >= 0);
     hid_t space = bad->space ? bad->space : H5Screate_simple(1, (const hsize_t[]){4}, NULL);
     hid_t dataset = H5Dcreate2(file, name, type, space, H5P_DEFAULT, settings, H5P_DEFAULT);
@@ -154,7 +155,8 @@ static void refuses_other_storage(void **state)
 static void refuses_a_virtual_dataset(void **state)
 {
     (void)state;
-    hid_t file = create_foreign(H5F_LIBVER_V18), settings = without_times(H5P_DATASET_CREATE), space = H5Screate_simple(1, (const hsize_t[]){4}, NULL);
+    hid_t file = create_foreign(H5F_LIBVER_V18), settings = without_times(H5P_DATASET_CREATE),
+          space = H5Screate_simple(1, (const hsize_t[]){4}, NULL);
     put_dataset(file, "plain", &(deviation){0});
     H5Pset_virtual(settings, space, in_scratch("elsewhere.h5"), "plain", space);
     hid_t dataset = H5Dcreate2(file, "virtual", H5T_IEEE_F32LE, space, H5P_DEFAULT, settings, H5P_DEFAULT);
@@ -169,11 +171,13 @@ static void refuses_a_virtual_dataset(void **state)
 static void refuses_other_types_and_shapes(void **state)
 {
     (void)state;
-    hid_t half = H5Tcopy(H5T_IEEE_F32LE), bias = h3_artifact_type(H3_BF16), array = H5Tarray_create2(H5T_IEEE_F32LE, 1, (const hsize_t[]){1});
+    hid_t half = H5Tcopy(H5T_IEEE_F32LE), bias = h3_artifact_type(H3_BF16),
+          array = H5Tarray_create2(H5T_IEEE_F32LE, 1, (const hsize_t[]){1});
     H5Tset_fields(half, 15, 10, 5, 0, 10), H5Tset_size(half, 2), H5Tset_ebias(half, 15);
     H5Tset_ebias(bias, 126);
     const hid_t types[] = {half, bias, H5T_IEEE_F32BE, H5T_STD_U8LE, H5T_STD_I32BE, H5T_STD_U32LE, H5T_STD_U64LE, H5T_STD_I16LE};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) refuses(&(deviation){.problem = "its type is none of", .type = types[i]});
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        refuses(&(deviation){.problem = "its type is none of", .type = types[i]});
     refuses(&(deviation){.problem = "its type is none of", .type = array, .unwritten = 1});
     H5Tclose(half), H5Tclose(bias), H5Tclose(array);
     const hsize_t six[6] = {1, 1, 1, 1, 2, 2};
@@ -213,8 +217,10 @@ static void refuses_other_links(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 8; kind++) {
-        static const char *const problems[] = {"soft or external", "soft or external", "linked more than once", "linked more than once", "linked more than once",
-                                               "neither a dataset nor a group", "other attributes", "too long"};
+        static const char *const problems[] = {"soft or external",      "soft or external",
+                                               "linked more than once", "linked more than once",
+                                               "linked more than once", "neither a dataset nor a group",
+                                               "other attributes",      "too long"};
         char name[200];
         hid_t file = create_foreign(H5F_LIBVER_V18);
         put_dataset(file, "plain", &(deviation){0});

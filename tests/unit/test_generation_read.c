@@ -7,7 +7,7 @@
 #include "qualify/generation_store.h"
 #include "store/publish.h"
 
-static char folder[H3_PATH_MAX];
+static char folder[128];
 
 static int make_folder(void **state)
 {
@@ -24,7 +24,7 @@ static int remove_folder(void **state)
 
 static const char *in_folder(const char *name)
 {
-    static char path[H3_PATH_MAX + 64];
+    static char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return path;
 }

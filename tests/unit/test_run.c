@@ -27,7 +27,8 @@ static void stage_json_says_what_was_read_and_written(void **state)
     assert_string_equal(cJSON_GetObjectItem(json, "verdict")->valuestring, "passed");
     assert_good(h3_sha256(text, chain_plan, sizeof chain_plan - 1));
     assert_string_equal(cJSON_GetObjectItem(json, "plan_sha256")->valuestring, text);
-    inputs = cJSON_GetObjectItem(json, "inputs"), outputs = cJSON_GetObjectItem(json, "outputs"), build = cJSON_GetObjectItem(json, "build");
+    inputs = cJSON_GetObjectItem(json, "inputs"), outputs = cJSON_GetObjectItem(json, "outputs"),
+    build = cJSON_GetObjectItem(json, "build");
     assert_int_equal(cJSON_GetArraySize(inputs), 3);
     listed = cJSON_GetArrayItem(inputs, 2);
     assert_string_equal(cJSON_GetObjectItem(listed, "path")->valuestring, "reference-manifest.json");
@@ -62,7 +63,8 @@ static void what_did_not_pass_is_refused(void **state)
 {
     (void)state;
     assert_good(run_stage("reference_pass", "x", "failed"));
-    assert_fails(run_stage("threshold_freeze", "x", NULL), H3_INTEGRITY, "reference_pass did not pass (failed); correct the cause and rerun h3_reference_pass");
+    assert_fails(run_stage("threshold_freeze", "x", NULL), H3_INTEGRITY,
+                 "reference_pass did not pass (failed); correct the cause and rerun h3_reference_pass");
     run_chain(3);
     assert_good(run_stage("candidate_gate", "x", "INVALID"));
     assert_fails(run_stage("generate_candidate", "x", NULL), H3_INTEGRITY, "candidate_gate did not pass (INVALID)");
@@ -83,7 +85,8 @@ static void another_plan_is_refused(void **state)
     size_t size;
     run_chain(1);
     assert_fails(h3_run_open(&run, run_folder(), "threshold_freeze", "{\"plan\": \"two\"}\n", 16), H3_INTEGRITY, "another plan");
-    assert_fails(h3_run_open(&run, run_folder(), "threshold_freeze", chain_plan, sizeof chain_plan - 2), H3_INTEGRITY, "another plan");
+    assert_fails(h3_run_open(&run, run_folder(), "threshold_freeze", chain_plan, sizeof chain_plan - 2), H3_INTEGRITY,
+                 "another plan");
     h3_run_close(&run);
     assert_false(is_there(in_run("stages/threshold_freeze")));
     text = read_file(in_run("stages/reference_pass/stage.json"), &size);
@@ -146,8 +149,10 @@ static void a_changed_file_makes_its_readers_stale(void **state)
     assert_good(run_stage("threshold_freeze", "second", NULL));
     assert_fails(needs("generate_candidate", "candidate_gate", "VALID"), H3_INTEGRITY,
                  "candidate_gate is stale: threshold_freeze was rerun and thresholds.json changed; rerun h3_candidate_gate");
-    assert_fails(run_stage("compare", "x", NULL), H3_INTEGRITY, "generate_candidate is stale: candidate_gate is stale: threshold_freeze was rerun");
-    assert_fails(h3_run_audit(run_folder(), &files), H3_INTEGRITY, "candidate_gate is stale: threshold_freeze was rerun and thresholds.json changed");
+    assert_fails(run_stage("compare", "x", NULL), H3_INTEGRITY,
+                 "generate_candidate is stale: candidate_gate is stale: threshold_freeze was rerun");
+    assert_fails(h3_run_audit(run_folder(), &files), H3_INTEGRITY,
+                 "candidate_gate is stale: threshold_freeze was rerun and thresholds.json changed");
     assert_good(needs("compare", "generate_provider", NULL)); /* it has not read them */
     assert_good(run_stage("candidate_gate", "first", NULL));  /* the same bytes: what follows is good again */
     assert_good(run_stage("compare", "x", NULL));
@@ -159,8 +164,10 @@ static void staleness_reaches_through_the_chain(void **state)
     (void)state;
     run_chain(CHAIN_LENGTH);
     assert_good(run_stage("reference_pass", "second", NULL));
-    assert_fails(needs("compare", "generate_provider", NULL), H3_INTEGRITY, "generate_provider is stale: reference_pass was rerun and data/reference/block0.h5 changed");
-    assert_fails(needs("generate_candidate", "candidate_gate", NULL), H3_INTEGRITY, "rerun h3_threshold_freeze"); /* the first to rerun */
+    assert_fails(needs("compare", "generate_provider", NULL), H3_INTEGRITY,
+                 "generate_provider is stale: reference_pass was rerun and data/reference/block0.h5 changed");
+    assert_fails(needs("generate_candidate", "candidate_gate", NULL), H3_INTEGRITY,
+                 "rerun h3_threshold_freeze"); /* the first to rerun */
     assert_good(run_stage("threshold_freeze", "first", NULL));
     assert_fails(needs("generate_candidate", "candidate_gate", NULL), H3_INTEGRITY, "rerun h3_candidate_gate");
     assert_good(run_stage("candidate_gate", "first", NULL));
@@ -173,7 +180,8 @@ static void a_stage_that_is_running_or_gone_makes_its_readers_stale(void **state
     (void)state;
     run_chain(4);
     assert_int_equal(unlink(in_run("stages/threshold_freeze/stage.json")), 0);
-    assert_fails(needs("generate_candidate", "candidate_gate", NULL), H3_INTEGRITY, "candidate_gate is stale: threshold_freeze has not finished");
+    assert_fails(needs("generate_candidate", "candidate_gate", NULL), H3_INTEGRITY,
+                 "candidate_gate is stale: threshold_freeze has not finished");
     assert_good(run_stage("threshold_freeze", "first", NULL));
     assert_good(needs("generate_candidate", "candidate_gate", NULL));
 }
@@ -183,9 +191,11 @@ static void another_verdict_makes_its_readers_stale(void **state)
     (void)state;
     run_chain(5);
     assert_good(run_stage("candidate_gate", "first", "PARTIAL")); /* the same bytes */
-    assert_fails(needs("compare", "generate_candidate", NULL), H3_INTEGRITY, "candidate_gate was rerun and its verdict is now PARTIAL, not VALID; rerun h3_candidate_gate");
+    assert_fails(needs("compare", "generate_candidate", NULL), H3_INTEGRITY,
+                 "candidate_gate was rerun and its verdict is now PARTIAL, not VALID; rerun h3_candidate_gate");
     assert_good(run_stage("candidate_gate", "first", "passed"));
-    assert_fails(needs("compare", "generate_candidate", NULL), H3_INTEGRITY, "now passed, not VALID; rerun h3_generate --side candidate");
+    assert_fails(needs("compare", "generate_candidate", NULL), H3_INTEGRITY,
+                 "now passed, not VALID; rerun h3_generate --side candidate");
     assert_good(run_stage("candidate_gate", "first", NULL));
     assert_good(needs("compare", "generate_candidate", NULL));
 }
@@ -200,7 +210,8 @@ static void an_output_that_is_no_longer_written_makes_its_readers_stale(void **s
     assert_good(put_output(&run, "data/reference/block0.h5", "first of data/reference/block0.h5\n"));
     assert_good(h3_run_finish(&run, "passed", NULL));
     h3_run_close(&run);
-    assert_fails(needs("candidate_gate", "threshold_freeze", NULL), H3_INTEGRITY, "data/reference/block1.h5, which it read, is no longer written");
+    assert_fails(needs("candidate_gate", "threshold_freeze", NULL), H3_INTEGRITY,
+                 "data/reference/block1.h5, which it read, is no longer written");
 }
 
 static void attempts_are_counted_and_kept(void **state)
@@ -290,7 +301,8 @@ static void every_read_file_is_verified(void **state)
     assert_good(h3_run_record(&run, &listed, "data/reference/block0.h5"));
     assert_good(h3_run_record(&run, &listed, "data/reference/block0.h5")); /* once in the list */
     assert_int_equal(run.inputs.count, 2);
-    assert_fails(h3_run_verify(&run, &listed, "data/reference/block7.h5"), H3_INTEGRITY, "data/reference/block7.h5 is not listed");
+    assert_fails(h3_run_verify(&run, &listed, "data/reference/block7.h5"), H3_INTEGRITY,
+                 "data/reference/block7.h5 is not listed");
     assert_fails(h3_run_record(&run, &listed, "gate.json"), H3_INTEGRITY, "rerun h3_reference_pass");
     assert_fails(h3_run_verify_all(&run, &listed, "data/other/"), H3_INTEGRITY, "data/other/");
     assert_good(h3_run_verify_all(&run, &listed, "data/reference/"));
@@ -333,7 +345,8 @@ static void a_stage_runs_once_at_a_time(void **state)
     (void)state;
     h3_run first, second, other;
     assert_good(h3_run_open(&first, run_folder(), "reference_pass", chain_plan, sizeof chain_plan - 1));
-    assert_fails(h3_run_open(&second, run_folder(), "reference_pass", chain_plan, sizeof chain_plan - 1), H3_ENVIRONMENT, "reference_pass is running");
+    assert_fails(h3_run_open(&second, run_folder(), "reference_pass", chain_plan, sizeof chain_plan - 1), H3_ENVIRONMENT,
+                 "reference_pass is running");
     assert_good(h3_run_open(&other, run_folder(), "diagnose", chain_plan, sizeof chain_plan - 1));
     assert_int_equal(fcntl(first.lock, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     h3_run_close(&other);
@@ -351,7 +364,9 @@ static void kill_a_writer(void)
     if (child == 0) {
         h3_run run;
         char byte = 0;
-        if (h3_run_open(&run, run_folder(), "reference_pass", chain_plan, sizeof chain_plan - 1) != H3_OK || h3_run_begin(&run) != H3_OK) _exit(1);
+        if (h3_run_open(&run, run_folder(), "reference_pass", chain_plan, sizeof chain_plan - 1) != H3_OK ||
+            h3_run_begin(&run) != H3_OK)
+            _exit(1);
         if (put_output(&run, "data/reference/block0.h5", "half a stage\n") != H3_OK) _exit(1);
         write_text(in_run("data/reference/.tmp-12-0"), "half a file");
         if (write(ready[1], &byte, 1) != 1) _exit(1);
@@ -396,8 +411,21 @@ static void finish_refuses_what_is_not_there(void **state)
     assert_fails(h3_run_finish(&run, "passed", NULL), H3_INTEGRITY, "data/a");
     assert_false(is_there(in_run("stages/reference_pass/stage.json")));
     assert_good(h3_sha256(sha256, "", 0));
-    static const char *const refused[] = {"plan.json", "stage.json", "site.json", "attempts", "attempts/x/1", "stages", "stages/compare/x", "stages/reference_pass/stage.json", "/etc/x",
-                                          "stages/reference_pass/site.json", "stages/reference_pass/.lock", "data/../x", "data/.tmp-1", "", ".tmp-x/y"};
+    static const char *const refused[] = {"plan.json",
+                                          "stage.json",
+                                          "site.json",
+                                          "attempts",
+                                          "attempts/x/1",
+                                          "stages",
+                                          "",
+                                          "stages/compare/x",
+                                          "stages/reference_pass/stage.json",
+                                          "stages/reference_pass/site.json",
+                                          "stages/reference_pass/.lock",
+                                          "data/../x",
+                                          "data/.tmp-1",
+                                          ".tmp-x/y",
+                                          "/etc/x"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (h3_run_output(&run, refused[i], 0, sha256) != H3_INTEGRITY) fail_msg("%s is accepted", refused[i]);
     assert_fails(h3_run_output(&run, "data/a", 0, sha256), H3_INTEGRITY, "twice");

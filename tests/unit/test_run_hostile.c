@@ -11,9 +11,11 @@ static char *compose(const char *needs_text, const char *inputs, const char *out
 {
     char *text, plan[H3_SHA256_HEX];
     assert_good(h3_sha256(plan, chain_plan, sizeof chain_plan - 1));
-    assert_good(h3_format(&text, "{\"schema\": \"h3-stage-v1\", \"stage\": \"threshold_freeze\", \"verdict\": \"passed\", \"plan_sha256\": \"%s\","
-                          "\"needs\": %s, \"inputs\": %s, \"outputs\": %s, \"build\": {}}", plan, needs_text ? needs_text : "[]", inputs ? inputs : "[]",
-                          outputs ? outputs : "[]"));
+    assert_good(h3_format(
+        &text,
+        "{\"schema\": \"h3-stage-v1\", \"stage\": \"threshold_freeze\", \"verdict\": \"passed\", \"plan_sha256\": \"%s\","
+        "\"needs\": %s, \"inputs\": %s, \"outputs\": %s, \"build\": {}}",
+        plan, needs_text ? needs_text : "[]", inputs ? inputs : "[]", outputs ? outputs : "[]"));
     return text;
 }
 
@@ -38,7 +40,8 @@ static void the_composed_listing_is_read(void **state)
 {
     (void)state;
     run_chain(2);
-    char *text = compose("[{\"stage\": \"reference_pass\", \"verdict\": \"passed\"}]", "[]", "[{\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\"}]");
+    char *text = compose("[{\"stage\": \"reference_pass\", \"verdict\": \"passed\"}]", "[]",
+                         "[{\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\"}]");
     write_text(in_scratch(STAGE), text);
     assert_fails(needs("candidate_gate", "threshold_freeze", NULL), H3_INTEGRITY, "SHA-256");
     write_sealed(in_scratch(STAGE), text);
@@ -63,8 +66,12 @@ static void malformed_listings_are_refused(void **state)
     run_chain(2);
     char *good = read_file(in_scratch(STAGE), &size), *bad = malloc(size + 64);
     static const char *const changes[][3] = {
-        {"h3-stage-v1", "h3-stage-v2", "schema"}, {"threshold_freeze", "candidate_gate", "candidate_gate"}, {"\"passed\"", "\"perfect\"", "verdict"},
-        {"\"build\": {", "\"built\": {", "built"}, {"\"build\": {", "\"build\": [], \"x\": {", "\"x\""}, {"\"inputs\": [", "\"inputs\": 1, \"needs\": [", "needs"},
+        {"h3-stage-v1", "h3-stage-v2", "schema"},
+        {"threshold_freeze", "candidate_gate", "candidate_gate"},
+        {"\"passed\"", "\"perfect\"", "verdict"},
+        {"\"build\": {", "\"built\": {", "built"},
+        {"\"build\": {", "\"build\": [], \"x\": {", "\"x\""},
+        {"\"inputs\": [", "\"inputs\": 1, \"needs\": [", "needs"},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         char *at = strstr(good, changes[i][0]);
@@ -77,7 +84,8 @@ static void malformed_listings_are_refused(void **state)
 
 static void hostile_lists_are_refused(void **state)
 {
-    static const char *const paths[] = {"/etc/passwd", "../outside", "data/../../outside", "", "a//b", "./a", "a/", "a\\\\b", "a\\u0001b"};
+    static const char *const paths[] = {"/etc/passwd", "../outside", "data/../../outside", "", "a//b", "./a",
+                                        "a/",          "a\\\\b",     "a\\u0001b"};
     char list[2048], longer[700];
     (void)state;
     run_chain(2);
@@ -90,7 +98,8 @@ static void hostile_lists_are_refused(void **state)
     longer[sizeof longer - 1] = 0;
     snprintf(list, sizeof list, "[{\"path\": \"%s\", \"size\": 1, \"sha256\": \"" HASH "\"}]", longer);
     refuses_parts(NULL, NULL, list, "511");
-    static const char *const outputs[] = {"plan.json", "stages/reference_pass/stage.json", "attempts/x", "stages/threshold_freeze/.lock", "data/.tmp-1-2"};
+    static const char *const outputs[] = {"plan.json", "stages/reference_pass/stage.json", "attempts/x",
+                                          "stages/threshold_freeze/.lock", "data/.tmp-1-2"};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
         snprintf(list, sizeof list, "[{\"path\": \"%s\", \"size\": 1, \"sha256\": \"" HASH "\"}]", outputs[i]);
         refuses_parts(NULL, NULL, list, "is not a path that threshold_freeze may write");
@@ -103,8 +112,10 @@ static void hostile_lists_are_refused(void **state)
     refuses_parts(NULL, "[{\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\", \"more\": 1}]", NULL, "more");
     refuses_parts(NULL, "[1]", NULL, "object");
     refuses_parts(NULL, "{}", NULL, "inputs");
-    const char *twice = "[{\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\"}, {\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\"}]";
-    const char *unsorted = "[{\"path\": \"b\", \"size\": 1, \"sha256\": \"" HASH "\"}, {\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\"}]";
+    const char *twice =
+        "[{\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\"}, {\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\"}]";
+    const char *unsorted =
+        "[{\"path\": \"b\", \"size\": 1, \"sha256\": \"" HASH "\"}, {\"path\": \"a\", \"size\": 1, \"sha256\": \"" HASH "\"}]";
     refuses_parts(NULL, NULL, twice, "listed twice");
     refuses_parts(NULL, NULL, unsorted, "out of order");
 }
@@ -118,7 +129,9 @@ static void hostile_needs_are_refused(void **state)
     refuses_parts("[{\"stage\": \"threshold_freeze\", \"verdict\": \"passed\"}]", NULL, NULL, "is not a stage that it can need");
     refuses_parts("[{\"stage\": \"nobody\", \"verdict\": \"passed\"}]", NULL, NULL, "is not a stage that it can need");
     refuses_parts("[{\"stage\": \"reference_pass\", \"verdict\": \"fine\"}]", NULL, NULL, "verdict");
-    refuses_parts("[{\"stage\": \"reference_pass\", \"verdict\": \"passed\"}, {\"stage\": \"reference_pass\", \"verdict\": \"passed\"}]", NULL, NULL, "out of order");
+    refuses_parts(
+        "[{\"stage\": \"reference_pass\", \"verdict\": \"passed\"}, {\"stage\": \"reference_pass\", \"verdict\": \"passed\"}]",
+        NULL, NULL, "out of order");
     refuses_parts("[{\"stage\": \"reference_pass\"}]", NULL, NULL, "verdict");
     refuses_parts("[\"reference_pass\"]", NULL, NULL, "object");
 }
@@ -238,6 +251,19 @@ static void symlinks_on_the_way_are_refused(void **state)
     assert_fails(read_threshold_freeze(), H3_INTEGRITY, "attempts");
 }
 
+/* Setting an attempt aside moves files, never what lies behind a symlink in their place. */
+static void no_symlink_is_set_aside(void **state)
+{
+    (void)state;
+    run_chain(2);
+    assert_int_equal(rename(in_run("thresholds.json"), in_scratch("elsewhere.json")), 0);
+    assert_int_equal(symlink("../elsewhere.json", in_run("thresholds.json")), 0);
+    assert_fails(run_stage("threshold_freeze", "x", NULL), H3_INTEGRITY, "thresholds.json is not a regular file");
+    assert_true(is_there(in_run("thresholds.json")));
+    assert_true(is_there(in_scratch("elsewhere.json")));
+    assert_true(is_there(in_scratch(STAGE)));
+}
+
 /* The run folder itself may be a link: runs are often kept on a larger disk. */
 static void the_run_folder_may_be_a_symlink(void **state)
 {
@@ -304,6 +330,7 @@ int main(void)
         SCRATCH_TEST(the_hash_in_a_listing_is_of_its_text),
         SCRATCH_TEST(what_is_no_file_is_refused),
         SCRATCH_TEST(symlinks_on_the_way_are_refused),
+        SCRATCH_TEST(no_symlink_is_set_aside),
         SCRATCH_TEST(the_run_folder_may_be_a_symlink),
         SCRATCH_TEST(the_audit_finds_what_is_wrong),
         SCRATCH_TEST(the_audit_finds_a_file_with_two_writers),

@@ -1,0 +1,85 @@
+#include "qualify/run_check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "qualify/run_check_internal.h"
+
+static void tell(h3_run_check *check, const char *line)
+{
+    if (check->tell != NULL) check->tell(check->user, line);
+}
+
+static int is_artifact(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 3 && strcmp(path + length - 3, ".h5") == 0;
+}
+
+/* A damaged artifact may say itself which dataset it is: each has its digest beside it. */
+static void on_damaged(void *user, const h3_run_file *file)
+{
+    h3_run_check *check = user;
+    h3_artifact artifact;
+    char line[1400], path[H3_PATH_MAX], first[1024];
+    snprintf(first, sizeof first, "%s", h3_error_text());
+    tell(check, first);
+    if (!is_artifact(file->path) || h3_run_locate(path, check->view.folder, file->path) != H3_OK) return;
+    if (h3_artifact_open(&artifact, path, NULL) == H3_OK) snprintf(line, sizeof line, "%s is a whole artifact in itself, but another one", file->path);
+    else snprintf(line, sizeof line, "%s", h3_error_text());
+    h3_artifact_close(&artifact);
+    tell(check, line);
+    h3_error(H3_INTEGRITY, "%s", first);
+}
+
+h3_status h3_check_open_artifact(h3_artifact *out, const h3_run_check *check, int stage, const char *path)
+{
+    char full[H3_PATH_MAX];
+    const h3_run_file *listed = h3_run_files_find(&check->view.stages[stage].outputs, path);
+    *out = (h3_artifact){0};
+    if (listed == NULL) return h3_error(H3_INTEGRITY, "%s: %s does not list %s; rerun %s", check->view.folder, h3_run_stage_name(stage), path, h3_run_stage_program(stage));
+    H3_TRY(h3_run_locate(full, check->view.folder, path));
+    return h3_artifact_open(out, full, listed->sha256);
+}
+
+static h3_status read_plan(h3_run_check *check)
+{
+    char path[H3_PATH_MAX];
+    H3_TRY(h3_run_locate(path, check->view.folder, "plan.json"));
+    h3_status status = h3_plan_read(&check->plan, path);
+    if (status == H3_USAGE) return h3_error_context(H3_INTEGRITY, "the plan of this run");
+    return status;
+}
+
+static h3_status check_contents(h3_run_check *check, h3_run_facts *facts)
+{
+    const h3_run_stage_view *stages = check->view.stages;
+    if (stages[H3_STAGE_REFERENCE].present) H3_TRY(h3_check_reference(check, facts));
+    if (stages[H3_STAGE_FREEZE].present) H3_TRY(h3_check_thresholds(check, facts));
+    if (stages[H3_STAGE_GATE].present) H3_TRY(h3_check_gate(check, facts));
+    if (stages[H3_STAGE_PROVIDER].present) H3_TRY(h3_check_generation(check, facts, H3_STAGE_PROVIDER));
+    if (stages[H3_STAGE_CANDIDATE].present) H3_TRY(h3_check_generation(check, facts, H3_STAGE_CANDIDATE));
+    return stages[H3_STAGE_COMPARE].present ? h3_check_compare(check) : H3_OK;
+}
+
+h3_status h3_run_check_all(h3_run_check *check, const char *folder)
+{
+    h3_run_facts facts = {0};
+    h3_run_check asked = {.tell = check->tell, .user = check->user};
+    *check = asked;
+    H3_TRY(h3_run_view_open(&check->view, folder));
+    H3_TRY(h3_run_audit_each(folder, on_damaged, check, &check->good, &check->bad));
+    H3_TRY(read_plan(check));
+    h3_status status = check_contents(check, &facts);
+    h3_manifest_free(&facts.manifest);
+    h3_thresholds_free(&facts.thresholds);
+    cJSON_Delete(facts.gate);
+    return status;
+}
+
+void h3_run_check_free(h3_run_check *check)
+{
+    h3_run_view_close(&check->view);
+    h3_plan_free(&check->plan);
+}
