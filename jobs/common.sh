@@ -49,6 +49,7 @@ h3_find_program() { # prints the path of a program
 }
 
 h3_mpi_settings() {
+    if [ -t 2 ]; then export H3_TERMINAL=1; fi # ranks see a pipe; progress goes to the terminal behind it
     # Ranks that wait must not take the core from those that work, and threads share all cores of the job.
     export OMPI_MCA_mpi_yield_when_idle=1
     export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}

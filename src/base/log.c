@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,29 +44,32 @@ static void spell_time(char *out, size_t size, double seconds)
     else snprintf(out, size, "%ld s", whole);
 }
 
-static void show(const h3_progress *progress, double now, int last)
+/* Where progress is redrawn: stderr when that is a terminal; under mpirun, whose ranks see a pipe, the terminal itself if $H3_TERMINAL says
+ * that somebody watches. NULL: nowhere, plain lines instead. */
+static FILE *terminal(void)
+{
+    static FILE *stream;
+    if (stream == NULL && isatty(STDERR_FILENO)) stream = stderr;
+    if (stream == NULL && getenv("H3_TERMINAL") != NULL) stream = fopen("/dev/tty", "we");
+    return stream;
+}
+
+static void show(const h3_progress *progress, double now)
 {
     double elapsed = now - progress->start, rate = elapsed > 0 ? (double)progress->done / elapsed : 0;
-    char time_text[40], line[240];
-    if (last) {
-        spell_time(time_text, sizeof time_text, elapsed);
-        snprintf(line, sizeof line, "%-18s %lld/%lld %s  in %s", progress->title, (long long)progress->done,
-                 (long long)progress->total, progress->unit, time_text);
-    } else {
-        spell_time(time_text, sizeof time_text, rate > 0 ? (double)(progress->total - progress->done) / rate : 0);
-        snprintf(line, sizeof line, "%-18s %lld/%lld %s  %.3g/s  %s left", progress->title, (long long)progress->done,
-                 (long long)progress->total, progress->unit, rate, rate > 0 ? time_text : "unknown time");
-    }
-    if (progress->terminal) fprintf(stderr, "\r%s\033[K%s", line, last ? "\n" : "");
-    else fprintf(stderr, "%s\n", line);
-    fflush(stderr);
+    char time_text[40] = "unknown time";
+    FILE *stream = progress->terminal ? terminal() : stderr;
+    if (rate > 0) spell_time(time_text, sizeof time_text, (double)(progress->total - progress->done) / rate);
+    fprintf(stream, progress->terminal ? "\r%s %lld/%lld %s  %.3g/s  %s left\033[K" : "%s %lld/%lld %s  %.3g/s  %s left\n", progress->title,
+            (long long)progress->done, (long long)progress->total, progress->unit, rate, time_text);
+    fflush(stream);
 }
 
 void h3_progress_start(h3_progress *progress, const char *title, const char *unit, int64_t total)
 {
     double now = h3_clock();
     *progress = (h3_progress){.title = title, .unit = unit, .total = total, .start = now, .last = now};
-    progress->terminal = isatty(STDERR_FILENO);
+    progress->terminal = enabled && terminal() != NULL;
 }
 
 void h3_progress_add(h3_progress *progress, int64_t count)
@@ -74,10 +78,12 @@ void h3_progress_add(h3_progress *progress, int64_t count)
     progress->done += count;
     if (!enabled || now - progress->last < (progress->terminal ? TERMINAL_INTERVAL : PLAIN_INTERVAL)) return;
     progress->last = now;
-    show(progress, now, 0);
+    show(progress, now);
 }
 
 void h3_progress_end(h3_progress *progress)
 {
-    if (enabled) show(progress, h3_clock(), 1);
+    if (!progress->terminal) return;
+    fputs("\r\033[K", terminal()); /* the stage's own line says the rest */
+    fflush(terminal());
 }

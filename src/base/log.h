@@ -13,7 +13,8 @@ void h3_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* One line "program: message" to stderr, always. */
 void h3_complain(const char *program, const char *message);
 
-/* Progress of long work. On a terminal one line that is redrawn, with rate and time left; otherwise a plain line at most every 10 s. */
+/* Progress of long work. On a terminal one line that is redrawn, with rate and time left, and gone at the end; otherwise a plain line
+ * at most every 10 s. */
 typedef struct h3_progress {
     const char *title, *unit;
     int64_t total, done;

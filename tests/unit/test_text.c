@@ -165,7 +165,7 @@ static void lines_for_people(void **state)
     assert_string_equal(text, "h3_test: something; do this\n");
     free(text);
     text = captured(STDERR_FILENO, make_progress);
-    assert_string_equal(text, "reference pass     4/8 blocks  0.364/s  11 s left\nreference pass     8/8 blocks  in 11 s\n");
+    assert_string_equal(text, "reference pass 4/8 blocks  0.364/s  11 s left\n");
     free(text);
     double start = h3_clock();
     assert_true(start > 0 && h3_clock() >= start);
