@@ -1,4 +1,4 @@
-/* What the files of this folder share. Every wait of the main thread goes through h3_ranks_wait, so that the watchdog knows of it. */
+/* What the files of this folder share. Waits of the main thread go through h3_ranks_wait, so that the watchdog knows of them. */
 #ifndef H3_DIST_INTERNAL_H
 #define H3_DIST_INTERNAL_H
 
@@ -27,9 +27,9 @@ h3_status h3_ranks_wait(h3_ranks *ranks, MPI_Request *request, const char *what,
 /* One line "program: message" on stderr, then the whole job ends with exit code `code`. The first caller in a process wins. */
 void h3_ranks_end_job(int code, const char *program, const char *message) __attribute__((noreturn));
 
-/* Outbox. A parcel takes over `data` (from malloc's family), also when this fails. Until it is posted, h3_parcel_free gets rid of it. */
+/* Outbox. A parcel holds a copy of the bytes. Until it is posted, h3_parcel_free gets rid of it. */
 h3_status h3_outbox_open(h3_ranks *ranks);
-h3_status h3_parcel_new(h3_parcel **out, const h3_ranks *ranks, void *data, size_t size);
+h3_status h3_parcel_copy(h3_parcel **out, const h3_ranks *ranks, const void *data, size_t size);
 void h3_parcel_free(h3_parcel *parcel);
 h3_status h3_parcel_post(h3_ranks *ranks, int to, int tag, h3_parcel *parcel);
 /* H3_INTEGRITY when the sender's size is another one; its bytes are taken from the line nevertheless. */

@@ -1,8 +1,8 @@
 /*
  * Point to point: the outbox of messages under way, and the link that hands hidden states along the chain.
  *
- * A message travels as its size (8 bytes) and then its bytes in pieces of at most `piece`, all with one tag; MPI keeps messages of one
- * sender and tag in order, so pieces never mix.
+ * A message travels as its size (8 bytes) and then its bytes in pieces of at most `piece`, all with one tag; MPI keeps messages
+ * of one sender and tag in order, so pieces never mix.
  */
 #include "dist/internal.h"
 
@@ -33,7 +33,7 @@ struct h3_link_end {
 h3_status h3_outbox_open(h3_ranks *ranks)
 {
     ranks->outbox = calloc(1, sizeof *ranks->outbox);
-    if (ranks->outbox == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the outbox of rank %d; use fewer ranks on this machine", ranks->rank);
+    if (ranks->outbox == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for an outbox; use fewer ranks on this machine");
     ranks->outbox->piece = PIECE;
     return H3_OK;
 }
@@ -44,17 +44,36 @@ void h3_parcel_free(h3_parcel *parcel)
     free(parcel);
 }
 
-h3_status h3_parcel_new(h3_parcel **out, const h3_ranks *ranks, void *data, size_t size)
+/* Not zeroed as h3_alloc's: messages are large, and every byte is written next. */
+static h3_status room_for(void **out, size_t size)
+{
+    *out = malloc(size > 0 ? size : 1);
+    if (*out == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for a message of %zu bytes; use a smaller layout", size);
+    return H3_OK;
+}
+
+/* Takes over `data`, also when it fails. */
+static h3_status new_parcel(h3_parcel **out, const h3_ranks *ranks, void *data, size_t size)
 {
     size_t requests = 1 + size / ranks->outbox->piece + (size % ranks->outbox->piece != 0);
-    *out = malloc(sizeof **out + requests * sizeof(MPI_Request));
-    if (*out == NULL) {
+    void *memory;
+    h3_status status = room_for(&memory, sizeof **out + requests * sizeof(MPI_Request));
+    if (status != H3_OK) {
         free(data);
-        return h3_error(H3_ENVIRONMENT, "out of memory for a message of %zu bytes; use more ranks or a smaller layout", size);
+        return status;
     }
+    *out = memory;
     **out = (h3_parcel){.data = data, .size = size, .requests = requests};
     for (size_t i = 0; i < requests; i++) (*out)->request[i] = MPI_REQUEST_NULL;
     return H3_OK;
+}
+
+h3_status h3_parcel_copy(h3_parcel **out, const h3_ranks *ranks, const void *data, size_t size)
+{
+    void *copy;
+    H3_TRY(room_for(&copy, size));
+    if (size > 0) memcpy(copy, data, size);
+    return new_parcel(out, ranks, copy, size);
 }
 
 h3_status h3_parcel_post(h3_ranks *ranks, int to, int tag, h3_parcel *parcel)
@@ -138,7 +157,7 @@ static h3_status receive_pieces(h3_ranks *ranks, int from, int tag, char *data, 
 static h3_status discard(h3_ranks *ranks, int from, int tag, size_t size)
 {
     void *scratch;
-    H3_TRY(h3_alloc(&scratch, size < ranks->outbox->piece ? size : ranks->outbox->piece, 1, "a message of the wrong size"));
+    H3_TRY(room_for(&scratch, size < ranks->outbox->piece ? size : ranks->outbox->piece));
     h3_status status = receive_pieces(ranks, from, tag, scratch, size, 0);
     free(scratch);
     return status;
@@ -152,7 +171,7 @@ h3_status h3_parcel_receive(h3_ranks *ranks, int from, int tag, void *data, size
     H3_TRY(h3_ranks_wait(ranks, &request, "receive", from));
     if (sent == size) return receive_pieces(ranks, from, tag, data, size, 1);
     H3_TRY(discard(ranks, from, tag, (size_t)sent));
-    return h3_error(H3_INTEGRITY, "rank %d expects %zu bytes and rank %d sent %llu; all ranks must run the same program, plan and layout",
+    return h3_error(H3_INTEGRITY, "rank %d expects %zu bytes and rank %d sent %llu; run the same program and plan on all ranks",
                     ranks->rank, size, from, (unsigned long long)sent);
 }
 
@@ -168,20 +187,12 @@ static h3_status check_tag(int tag)
     return h3_error(H3_USAGE, "a message with tag %d; tags are 0 to %d", tag, H3_TAG_LIMIT - 1);
 }
 
-static h3_status send_owned(h3_ranks *ranks, int to, int tag, void *data, size_t size)
-{
-    h3_parcel *parcel;
-    H3_TRY(h3_parcel_new(&parcel, ranks, data, size));
-    return h3_parcel_post(ranks, to, tag, parcel);
-}
-
 static h3_status send_copy(h3_ranks *ranks, int to, int tag, const void *data, size_t size)
 {
-    void *copy;
+    h3_parcel *parcel;
     H3_TRY(h3_outbox_reap(ranks));
-    H3_TRY(h3_alloc(&copy, size, 1, "a message"));
-    if (size > 0) memcpy(copy, data, size);
-    return send_owned(ranks, to, tag, copy, size);
+    H3_TRY(h3_parcel_copy(&parcel, ranks, data, size));
+    return h3_parcel_post(ranks, to, tag, parcel);
 }
 
 h3_status h3_ranks_send(h3_ranks *ranks, int to, int tag, const void *data, size_t size)
@@ -201,38 +212,57 @@ h3_status h3_ranks_receive(h3_ranks *ranks, int from, int tag, void *data, size_
 
 /* --- link ----------------------------------------------------------------------------------------------------------- */
 
+static h3_status send_staged(const struct h3_link_end *end, int to, int tag, const void *data, size_t bytes)
+{
+    void *host;
+    h3_parcel *parcel;
+    H3_TRY(h3_outbox_reap(end->ranks));
+    H3_TRY(room_for(&host, bytes));
+    h3_status status = end->device->to_host(host, data, bytes);
+    if (status != H3_OK) {
+        free(host);
+        return status;
+    }
+    H3_TRY(new_parcel(&parcel, end->ranks, host, bytes));
+    return h3_parcel_post(end->ranks, to, tag, parcel);
+}
+
+static h3_status receive_staged(const struct h3_link_end *end, int from, int tag, void *data, size_t bytes)
+{
+    void *host;
+    H3_TRY(room_for(&host, bytes));
+    h3_status status = h3_parcel_receive(end->ranks, from, tag, host, bytes);
+    if (status == H3_OK) status = end->device->from_host(data, host, bytes);
+    free(host);
+    return status;
+}
+
+static h3_status check_end(const struct h3_link_end *end)
+{
+    return end != NULL ? H3_OK : h3_error(H3_ENVIRONMENT, "out of memory for a link; use fewer ranks on this machine");
+}
+
 static h3_status link_send(void *user, int to_next, const h3_tensor *tensor)
 {
     const struct h3_link_end *end = user;
-    void *host;
-    if (end == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for a link; use fewer ranks on this machine");
+    H3_TRY(check_end(end));
     int to = end->ranks->rank + (to_next ? 1 : -1), tag = to_next ? H3_TAG_TO_NEXT : H3_TAG_TO_PREVIOUS;
     size_t bytes = h3_tensor_bytes(tensor);
     H3_TRY(check_peer(end->ranks, "send to", to));
     if (end->device->kind == H3_DEVICE_CPU) return send_copy(end->ranks, to, tag, tensor->data, bytes);
-    H3_TRY(h3_outbox_reap(end->ranks));
-    H3_TRY(h3_alloc(&host, bytes, 1, "a tensor to hand on"));
-    h3_status status = end->device->to_host(host, tensor->data, bytes);
-    if (status == H3_OK) return send_owned(end->ranks, to, tag, host, bytes);
-    free(host);
-    return status;
+    return send_staged(end, to, tag, tensor->data, bytes);
 }
 
 static h3_status link_receive(void *user, int from_previous, h3_tensor *tensor)
 {
     const struct h3_link_end *end = user;
-    void *host;
-    if (end == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for a link; use fewer ranks on this machine");
+    H3_TRY(check_end(end));
     int from = end->ranks->rank + (from_previous ? -1 : 1), tag = from_previous ? H3_TAG_TO_NEXT : H3_TAG_TO_PREVIOUS;
     size_t bytes = h3_tensor_bytes(tensor);
     H3_TRY(check_peer(end->ranks, "receive from", from));
     H3_TRY(h3_outbox_reap(end->ranks));
     if (end->device->kind == H3_DEVICE_CPU) return h3_parcel_receive(end->ranks, from, tag, tensor->data, bytes);
-    H3_TRY(h3_alloc(&host, bytes, 1, "a tensor to receive"));
-    h3_status status = h3_parcel_receive(end->ranks, from, tag, host, bytes);
-    if (status == H3_OK) status = end->device->from_host(tensor->data, host, bytes);
-    free(host);
-    return status;
+    return receive_staged(end, from, tag, tensor->data, bytes);
 }
 
 h3_link h3_ranks_link(h3_ranks *ranks, const h3_device *device)

@@ -142,7 +142,7 @@ static h3_status start_mpi(h3_ranks *ranks, int *argc, char ***argv)
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     if (provided < MPI_THREAD_MULTIPLE)
-        return h3_error(H3_ENVIRONMENT, "this MPI is built without MPI_THREAD_MULTIPLE, which the watchdog needs; use another build of MPI");
+        return h3_error(H3_ENVIRONMENT, "this MPI has no MPI_THREAD_MULTIPLE, which the watchdog needs; use another MPI");
     H3_TRY(h3_ranks_check(ranks, MPI_Comm_rank(MPI_COMM_WORLD, &ranks->rank), "start", -1));
     return h3_ranks_check(ranks, MPI_Comm_size(MPI_COMM_WORLD, &ranks->count), "start", -1);
 }
@@ -153,7 +153,8 @@ h3_status h3_ranks_start(h3_ranks *ranks, int *argc, char ***argv, double watchd
     h3_status status;
     *ranks = (h3_ranks){.count = 1, .watchdog = watchdog_seconds};
     if (!(watchdog_seconds >= SHORTEST_WATCHDOG && watchdog_seconds <= LONGEST_WATCHDOG))
-        return h3_error(H3_USAGE, "a watchdog of %g seconds; it must be %g to %.0f", watchdog_seconds, SHORTEST_WATCHDOG, LONGEST_WATCHDOG);
+        return h3_error(H3_USAGE, "a watchdog of %g seconds; it must be %g to %.0f", watchdog_seconds, SHORTEST_WATCHDOG,
+                        LONGEST_WATCHDOG);
     H3_TRY(check_unused());
     catch_signals();
     H3_GOTO(start_mpi(ranks, argc, argv), failed);
@@ -196,7 +197,8 @@ h3_status h3_block_range(int rank, int ranks, int64_t blocks, int64_t *first, in
     if (ranks < 1 || rank < 0 || rank >= ranks || blocks < 1)
         return h3_error(H3_USAGE, "no block range for rank %d of %d and %lld blocks", rank, ranks, (long long)blocks);
     if (ranks > blocks)
-        return h3_error(H3_USAGE, "%d ranks are too many for %lld blocks; start at most %lld", ranks, (long long)blocks, (long long)blocks);
+        return h3_error(H3_USAGE, "%d ranks are too many for %lld blocks; start at most %lld", ranks, (long long)blocks,
+                        (long long)blocks);
     /* The larger ranges are those of ranks 1 .. blocks mod ranks: the last rank comes last, the first rank never. */
     int64_t size = blocks / ranks, larger = blocks % ranks, larger_before = rank == 0 ? 0 : rank - 1 < larger ? rank - 1 : larger;
     *first = rank * size + larger_before;
@@ -251,7 +253,8 @@ h3_status h3_ranks_broadcast(h3_ranks *ranks, int root, void **data, size_t *siz
     int64_t bytes = 0;
     void *received = NULL;
     h3_status status = H3_OK;
-    if (root < 0 || root >= ranks->count) return h3_error(H3_USAGE, "a broadcast from rank %d; there are %d ranks", root, ranks->count);
+    if (root < 0 || root >= ranks->count)
+        return h3_error(H3_USAGE, "a broadcast from rank %d; there are %d ranks", root, ranks->count);
     H3_TRY(largest(ranks, ranks->rank == root ? (int64_t)*size : 0, &bytes, "broadcast"));
     if (ranks->rank != root) status = h3_alloc(&received, (size_t)bytes, 1, "a broadcast");
     /* Nobody may enter the broadcast unless all can. */
@@ -287,12 +290,7 @@ static void harvest_free(const h3_ranks *ranks, h3_harvest *harvest)
 /* Room at rank 0 for what comes, a copy to send elsewhere. */
 static h3_status harvest_prepare(h3_ranks *ranks, h3_harvest *harvest, const void *data, size_t size)
 {
-    void *copy;
-    if (ranks->rank != 0) {
-        H3_TRY(h3_alloc(&copy, size, 1, "a message"));
-        if (size > 0) memcpy(copy, data, size);
-        return h3_parcel_new(&harvest->parcel, ranks, copy, size);
-    }
+    if (ranks->rank != 0) return h3_parcel_copy(&harvest->parcel, ranks, data, size);
     for (int i = 0; i < ranks->count; i++) H3_TRY(h3_alloc(&harvest->all[i], harvest->sizes[i], 1, "gathered bytes"));
     if (size > 0) memcpy(harvest->all[0], data, size);
     return H3_OK;
@@ -308,7 +306,8 @@ static h3_status harvest_run(h3_ranks *ranks, h3_harvest *harvest, const void *d
     harvest->all = all;
     harvest->sizes = sizes;
     H3_TRY(h3_ranks_agree(ranks, status));
-    H3_TRY(h3_ranks_check(ranks, MPI_Igather(&size, 1, MPI_UINT64_T, sizes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD, &request), "gather", -1));
+    int code = MPI_Igather(&size, 1, MPI_UINT64_T, sizes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD, &request);
+    H3_TRY(h3_ranks_check(ranks, code, "gather", -1));
     H3_TRY(h3_ranks_wait(ranks, &request, "gather", -1));
     H3_TRY(h3_ranks_agree(ranks, harvest_prepare(ranks, harvest, data, size)));
     if (ranks->rank != 0) {
@@ -341,5 +340,6 @@ h3_status h3_ranks_stop_requested(h3_ranks *ranks)
     int64_t number;
     H3_TRY(largest(ranks, stop_signal, &number, "the stop request"));
     if (number == 0) return H3_OK;
-    return h3_error(H3_STOPPED, "stopped by signal %d (%s) between two steps; start it again to go on", (int)number, strsignal((int)number));
+    return h3_error(H3_STOPPED, "stopped by signal %d (%s) between two steps; start it again to go on", (int)number,
+                    strsignal((int)number));
 }

@@ -31,7 +31,7 @@ void h3_ranks_abort(h3_ranks *ranks, const char *program, h3_status status) __at
  * the first or last rank as far as possible. H3_USAGE when there are more ranks than blocks. */
 h3_status h3_block_range(int rank, int ranks, int64_t blocks, int64_t *first, int64_t *count);
 
-/* Collective. Everybody gets the worst status (H3_OK only if all are) and the message of the lowest failing rank, prefixed with
+/* Collective. Everybody gets the worst status (H3_OK only if all are) and the message of the lowest rank that has it, prefixed with
  * "rank N: " when there is more than one rank. Order of worth: H3_STOPPED < H3_FAILED < H3_USAGE < H3_INTEGRITY < H3_ENVIRONMENT. */
 h3_status h3_ranks_agree(h3_ranks *ranks, h3_status status);
 

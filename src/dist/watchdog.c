@@ -1,8 +1,8 @@
 /*
- * The watchdog: one thread a rank. It ends the job when its own main thread neither beats nor waits for others, and when a neighbour in
- * the ring of ranks sends no heartbeats. It also keeps messages moving while the main thread computes.
+ * The watchdog: one thread a rank. It ends the job when its own main thread neither beats nor waits for others, and when a
+ * neighbour in the ring of ranks sends no heartbeats. It also keeps messages moving while the main thread computes.
  *
- * Time that the thread itself was not running (a suspended job, a stopped process that goes on) is nobody's silence and not counted.
+ * Time in which the thread itself did not run (a suspended job, a stopped process that goes on) is nobody's silence: not counted.
  */
 #include "dist/internal.h"
 
@@ -135,13 +135,15 @@ static void check_neighbour(const struct h3_watchdog *dog, const h3_neighbour *n
     char place[200] = "unknown", message[300];
     if (neighbour->last_heard || now - neighbour->heard <= neighbour->limit) return;
     if (neighbour->latest.known) spell_place(place, &neighbour->latest.place);
-    snprintf(message, sizeof message, "rank %d is lost: no heartbeat for %g s; last known place: %s", neighbour->rank, dog->limit, place);
+    snprintf(message, sizeof message, "rank %d is lost: no heartbeat for %g s; last known place: %s", neighbour->rank, dog->limit,
+             place);
     end_job(message);
 }
 
 static void listen_to(struct h3_watchdog *dog, h3_neighbour *neighbour)
 {
-    must(dog, MPI_Irecv(&neighbour->in, sizeof neighbour->in, MPI_BYTE, neighbour->rank, 0, dog->comm, &neighbour->incoming), neighbour->rank);
+    int from = neighbour->rank;
+    must(dog, MPI_Irecv(&neighbour->in, sizeof neighbour->in, MPI_BYTE, from, 0, dog->comm, &neighbour->incoming), from);
 }
 
 static void hear(struct h3_watchdog *dog, h3_neighbour *neighbour, double now)
@@ -160,13 +162,13 @@ static void hear(struct h3_watchdog *dog, h3_neighbour *neighbour, double now)
 /* A heartbeat that a stopped neighbour has not taken yet is not followed by another. */
 static void tell(struct h3_watchdog *dog, h3_neighbour *neighbour, int due, int last)
 {
-    int done;
-    must(dog, MPI_Test(&neighbour->outgoing, &done, MPI_STATUS_IGNORE), neighbour->rank);
+    int done, to = neighbour->rank;
+    must(dog, MPI_Test(&neighbour->outgoing, &done, MPI_STATUS_IGNORE), to);
     if (!done || neighbour->last_sent || !(due || last)) return;
     pthread_mutex_lock(&dog->lock);
     neighbour->out = (h3_heartbeat){.last = last, .known = 1, .place = dog->place};
     pthread_mutex_unlock(&dog->lock);
-    must(dog, MPI_Isend(&neighbour->out, sizeof neighbour->out, MPI_BYTE, neighbour->rank, 0, dog->comm, &neighbour->outgoing), neighbour->rank);
+    must(dog, MPI_Isend(&neighbour->out, sizeof neighbour->out, MPI_BYTE, to, 0, dog->comm, &neighbour->outgoing), to);
     neighbour->last_sent = last;
 }
 
@@ -241,7 +243,7 @@ h3_status h3_watchdog_open(h3_ranks *ranks)
 {
     double now;
     struct h3_watchdog *dog = calloc(1, sizeof *dog);
-    if (dog == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the watchdog of rank %d; use fewer ranks on this machine", ranks->rank);
+    if (dog == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for a watchdog; use fewer ranks on this machine");
     h3_status status = h3_ranks_check(ranks, MPI_Comm_dup(MPI_COMM_WORLD, &dog->comm), "start", -1);
     if (status != H3_OK) {
         free(dog);

@@ -128,7 +128,7 @@ static void chain(const h3_device *device)
     if (ranks.rank == last) EXPECT(link.send(link.user, 1, &edge) == H3_USAGE && link.receive(link.user, 0, &edge) == H3_USAGE);
 }
 
-/* Every rank sends all sizes to every rank, itself too, before anybody receives, and they are received in another order of tags. */
+/* Every rank sends all sizes to every rank, itself too, before anybody receives, and they are received in another order. */
 static void crossing(void)
 {
     for (int to = 0; to < ranks.count; to++)
@@ -321,7 +321,8 @@ static h3_status run(const char *mode)
     else if (strcmp(mode, "patience") == 0) patience();
     else if (strcmp(mode, "overlap") == 0) overlap();
     else if (strcmp(mode, "steps") == 0) status = steps(number);
-    else if (strcmp(mode, "range") == 0) status = h3_ranks_agree(&ranks, h3_block_range(ranks.rank, ranks.count, number, &first, &count));
+    else if (strcmp(mode, "range") == 0)
+        status = h3_ranks_agree(&ranks, h3_block_range(ranks.rank, ranks.count, number, &first, &count));
     else {
         misbehave(mode);
         status = h3_ranks_agree(&ranks, H3_OK);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ranks under mpirun: what they exchange, and how a job ends whose ranks hang, stop, die or fail. Prints TAP.
 # H3_TEST_BIN: the folder of ranks_probe.
-# timeout: 180
+# timeout: 600
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 export LC_ALL=C
@@ -30,7 +30,7 @@ start() {
     local name=$1 ranks=$2
     shift 2
     {
-        timeout -k 2 40 mpirun -q --oversubscribe -n "$ranks" "$probe" "$@" >"$folder/$name" 2>&1
+        timeout -k 2 100 mpirun -q --oversubscribe -n "$ranks" "$probe" "$@" >"$folder/$name" 2>&1
         echo "$? $EPOCHREALTIME" >"$folder/$name.end"
     } &
     pid_of[$name]=$!
@@ -59,7 +59,8 @@ quiet_end() { [ "$rc" = "$1" ] && [ "$(cat "$out")" = "$2" ]; }
 
 for ranks in 1 2 3 4 8; do
     run "exchange$ranks" "$ranks" exchange 10 0
-    check "$ranks ranks: chain there and back, crossing messages, broadcast, gather, agree, wrong sizes" quiet_end 0 "only rank 0 says this"
+    check "$ranks ranks: chain there and back, crossing messages, broadcast, gather, agree, wrong sizes" \
+        quiet_end 0 "only rank 0 says this"
 done
 
 alone() {
@@ -71,7 +72,8 @@ alone() {
 alone exchange 10 0
 check "without mpirun: the same with one rank" quiet_end 0 "only rank 0 says this"
 alone hang 0.5 0
-check "without mpirun: a hung program ends with exit code 4" quiet_end 4 "ranks_probe: rank 0 silent for 0.5 s in backward attention (block 31)"
+check "without mpirun: a hung program ends with exit code 4" quiet_end 4 \
+    "ranks_probe: rank 0 silent for 0.5 s in backward attention (block 31)"
 alone abort 5 0
 check "without mpirun: abort prints one line and keeps its exit code" quiet_end 3 "h3_probe: block 31 is damaged; make it again"
 alone finalize 1 0
@@ -98,7 +100,8 @@ check "the same where the receiver cannot read the sender's memory" code 0
 # --- ranks that hang, stop, die, fail -----------------------------------------------------------------------------------
 
 run hang 4 hang 2 2
-check "a rank in an endless loop ends the job within its watchdog" ended 4 5 "^ranks_probe: rank 2 silent for 2 s in backward attention (block 31)$"
+check "a rank in an endless loop ends the job within its watchdog" ended 4 5 \
+    "^ranks_probe: rank 2 silent for 2 s in backward attention (block 31)$"
 
 lost() { ended 4 5 "^ranks_probe: rank $1 is lost: no heartbeat for 2 s; last known place: backward attention (block 31)$"; }
 start halt4 4 halt 2 2
@@ -138,21 +141,19 @@ check "a rank on which MPI fails ends the job when it finishes" \
 
 # pids CASE COUNT: waits for the ranks' process ids
 pids() {
-    local i
-    for i in $(seq 100); do
+    for _ in $(seq 100); do
         [ "$(grep -c '^pid ' "$folder/$1")" = "$2" ] && break
         sleep 0.1
     done
     sed -n 's/^pid //p' "$folder/$1"
 }
-stopped_by() { [ "$rc" = 75 ] && grep -q "^ranks_probe: stopped by signal $1 (.*) between two steps; start it again to go on$" "$out"; }
+stopped_by() {
+    [ "$rc" = 75 ] && grep -q "^ranks_probe: stopped by signal $1 (.*) between two steps; start it again to go on$" "$out"
+}
 
 start usr1 4 steps 10 20
 start term 2 steps 10 20
-start suspended 3 steps 1 5
 start unsignalled 2 steps 10 1
-suspended=$(pids suspended 3)
-kill -STOP $suspended
 last=$(pids usr1 4 | tail -n 1)
 kill -USR1 "$last"
 first=$(pids term 2 | head -n 1)
@@ -163,7 +164,12 @@ finish_case term
 check "so does SIGTERM" stopped_by 15
 finish_case unsignalled
 check "no signal, no stop" code 0
-sleep 0.5
+start suspended 3 steps 1 3
+suspended=$(pids suspended 3)
+# shellcheck disable=SC2086  # three process ids
+kill -STOP $suspended
+sleep 2
+# shellcheck disable=SC2086
 kill -CONT $suspended
 finish_case suspended
 check "a job that was suspended as a whole, longer than its watchdog, goes on" code 0
