@@ -132,6 +132,11 @@ verdict_line() {
     printf 'VALID    %s%s  digest %s\n' "$run" "$([ ! -f "$run/report.html" ] || echo "  report: $run/report.html")" "${digest:0:8}"
 }
 
+write_report() { # of what the run has shown so far, whether it passed or not
+    local program said
+    if program=$(h3_find_program h3_report 2>/dev/null) && said=$("$program" --run "$run"); then echo "$said" | tail -n 1; fi
+}
+
 run_local() {
     local stage code last=''
     mkdir -p "$run/logs" || die 4 "cannot write to $run; check its permissions"
@@ -139,11 +144,13 @@ run_local() {
         (unset SLURM_JOB_ID SLURM_RESTART_COUNT; logged "$run/logs/$(h3_log_name "$stage" local)" bash "jobs/$stage.sbatch")
         code=$?
         if [ $code != 0 ]; then
+            write_report
             again "$stage" $code
             exit $code
         fi
         last=$stage
     done
+    write_report >/dev/null
     [ "$last" != compare ] || [ -n "$only" ] || verdict_line
 }
 

@@ -19,7 +19,7 @@ typedef struct h3_args {
 
 /* Bits: which options a program takes besides --help and --version. */
 enum {
-    H3_ARG_PLAN = 1, H3_ARG_CASE = 2, H3_ARG_GATE = 4, H3_ARG_SIDE = 8, H3_ARG_VERIFY = 16,
+    H3_ARG_PLAN = 1, H3_ARG_CASE = 2, H3_ARG_GATE = 4, H3_ARG_SIDE = 8, H3_ARG_VERIFY = 16, H3_ARG_REPORT = 32,
 };
 
 /* Parses; prints --help (the text `help`) or --version and sets *done. Unknown or incomplete options are H3_USAGE. */

@@ -119,7 +119,10 @@ static h3_status check_build(gate_stage *g)
 static h3_status check_hashes(gate_stage *g)
 {
     h3_stage *s = g->stage;
-    if (s->ranks.rank == 0) H3_TRY(h3_run_verify_all(&s->run, &g->listed, ""));
+    if (s->ranks.rank == 0) {
+        H3_TRY(h3_run_verify_all(&s->run, &g->listed, ""));
+        H3_TRY(h3_inputs_model(&g->manifest, s->weights, NULL));
+    }
     g->result.section[H3_SECTION_HASHES] = H3_SECTION_PASSED;
     return H3_OK;
 }
@@ -353,9 +356,10 @@ static h3_status run_gate(gate_stage *g)
     g->result.only = s->args.only;
     g->result.allow_dirty = s->args.allow_dirty;
     H3_TRY(h3_ranks_agree(&s->ranks, check_build(g)));
-    if (s->ranks.rank == 0) H3_TRY(h3_stage_relay(s, h3_run_begin(&s->run)));
-    if (g->result.section[H3_SECTION_BUILD] == H3_SECTION_PASSED) {
-        H3_TRY(h3_ranks_agree(&s->ranks, check_hashes(g)));
+    int built = g->result.section[H3_SECTION_BUILD] == H3_SECTION_PASSED;
+    if (built) H3_TRY(h3_ranks_agree(&s->ranks, check_hashes(g)));
+    H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_run_begin(&s->run) : H3_OK)); /* nothing moves before all is verified */
+    if (built) {
         g->result.layout_count = s->plan.layout_count;
         g->gate = (h3_gate){.ranks = &s->ranks, .plan = &s->plan, .weights = s->weights, .provider = &s->provider, .candidate = &g->candidate,
                             .manifest = &g->manifest, .thresholds = &g->thresholds, .run_folder = s->args.run, .only = s->args.only};

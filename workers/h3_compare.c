@@ -1,5 +1,5 @@
-/* Stage 5. Needs: both sides of the generation. Writes: compare.json. Passes when noise, sigmas and shapes are identical (else exit 3, and
- * no metric is printed) and the final latents are within the contract's limit (else 1). */
+/* Stage 5. Needs: both sides of the generation. Writes: compare.json. Passes when noise, sigmas and shapes are identical (else
+ * exit 3, and no metric is printed) and the final latents are within the contract's limit (else 1). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +16,11 @@ static const char help[] =
     "\n"
     "  h3_compare --plan FILE --run DIR [--watchdog SECONDS]\n"
     "      reads what both sides of h3_generate wrote, writes DIR/compare.json\n"
-    "      final latents of video and audio, each seed: ||candidate - provider|| / ||provider|| within the contract's latent_error\n"
+    "      final latents of video and audio, seed by seed: ||candidate - provider|| / ||provider|| within latent_error\n"
     "      velocities of every step: reported\n"
     "\n"
-    "  exit codes: 0 passed, 1 an error beyond its limit or not a number, 2 usage or plan, 3 damaged input, or noise, sigmas or shapes that\n"
-    "              differ, 4 environment\n"
+    "  exit codes: 0 passed, 1 an error beyond its limit or not a number, 2 usage or plan, 3 damaged input, or noise, sigmas or\n"
+    "              shapes that differ, 4 environment\n"
     "  example: bin/h3_compare --plan plans/demo.json --run evidence/demo\n";
 
 enum { PROVIDER, CANDIDATE, SIDES };
@@ -52,7 +52,8 @@ static h3_status read_report(comparison *c, int side)
     if (status == H3_OK && strcmp(schema, H3_GENERATION_SCHEMA) != 0)
         status = h3_error(H3_INTEGRITY, "%s is no generation report of this version; run h3_generate again", relative);
     if (status == H3_OK && strcmp(contract, c->generation.contract.sha256) != 0)
-        status = h3_error(H3_INTEGRITY, "%s was made under another %s; run h3_generate again for both sides", relative, c->generation.contract.path);
+        status = h3_error(H3_INTEGRITY, "%s was made under another %s; run h3_generate again for both sides", relative,
+                          c->generation.contract.path);
     return h3_ranks_agree(&s->ranks, status);
 }
 
@@ -62,7 +63,9 @@ static h3_status open_artifact(comparison *c, int side, int64_t seed, h3_artifac
     char relative[96], path[H3_PATH_MAX];
     h3_generation_artifact_path(relative, side_names[side], seed);
     const h3_run_file *file = h3_run_files_find(&c->listed[side], relative);
-    if (file == NULL) return h3_error(H3_INTEGRITY, "%s is not among the outputs of the %s's generation; run h3_generate again", relative, side_names[side]);
+    if (file == NULL)
+        return h3_error(H3_INTEGRITY, "%s is not among the outputs of the %s's generation; run h3_generate again", relative,
+                        side_names[side]);
     H3_TRY(h3_run_locate(path, c->stage->args.run, relative));
     h3_ranks_beat(&c->stage->ranks, "reading an artifact", -1);
     H3_TRY(h3_artifact_open(out, path, file->sha256));
@@ -82,7 +85,9 @@ static h3_status compare_seed(comparison *c, int index)
         if (status == H3_OK) status = h3_compare_tensors_of(&tensors[side], &artifact[side], report);
     }
     h3_ranks_beat(&c->stage->ranks, "comparing", -1);
-    if (status == H3_OK) status = h3_compare_seed_run(&c->seeds[c->count], seed, &tensors[PROVIDER], &tensors[CANDIDATE], &c->generation.acceptance);
+    if (status == H3_OK)
+        status =
+            h3_compare_seed_run(&c->seeds[c->count], seed, &tensors[PROVIDER], &tensors[CANDIDATE], &c->generation.acceptance);
     if (status == H3_OK) c->count++;
     for (int side = 0; side < SIDES; side++) h3_artifact_close(&artifact[side]);
     return status;
@@ -122,13 +127,18 @@ static h3_status conclude(const comparison *c, int ok)
     for (size_t i = 0; i < c->count; i++) {
         const h3_compare_figures *figures[] = {&c->seeds[i].video, &c->seeds[i].audio};
         for (int m = 0; m < 2; m++)
-            if (!(figures[m]->velocity_error[figures[m]->worst_step] <= velocity)) velocity = figures[m]->velocity_error[figures[m]->worst_step];
+            if (!(figures[m]->velocity_error[figures[m]->worst_step] <= velocity))
+                velocity = figures[m]->velocity_error[figures[m]->worst_step];
     }
-    h3_say("stage 5  compare            worst seed %lld: latent error %.4g video, %.4g audio (limit %.4g)  velocities %.4g at most%s  %.1f s", (long long)worst->seed,
-           worst->video.latent_error, worst->audio.latent_error, limit, velocity, ok ? "" : "  FAILED", h3_clock() - c->stage->start);
+    h3_say("stage 5  compare            worst seed %lld: latent error %.4g video, %.4g audio (limit %.4g)"
+           "  velocities %.4g at most%s  %.1f s",
+           (long long)worst->seed, worst->video.latent_error, worst->audio.latent_error, limit, velocity, ok ? "" : "  FAILED",
+           h3_clock() - c->stage->start);
     if (ok) return H3_OK;
-    return h3_error(H3_FAILED, "seed %lld: the candidate's %s latents are %.4g from the provider's, the limit is %.4g; see compare.json, then h3_diagnose",
-                    (long long)worst->seed, worst->worst_is_audio ? "audio" : "video", worst->worst, limit);
+    return h3_error(
+        H3_FAILED,
+        "seed %lld: the candidate's %s latents are %.4g from the provider's, limit %.4g; see compare.json, then h3_diagnose",
+        (long long)worst->seed, worst->worst_is_audio ? "audio" : "video", worst->worst, limit);
 }
 
 /* Rank 0 alone has figures to make. */
@@ -144,8 +154,8 @@ static h3_status judge(comparison *c)
 static h3_status open_run(comparison *c)
 {
     h3_stage *s = c->stage;
-    if (s->args.plan == NULL || s->args.run == NULL) return h3_error(H3_USAGE, "--plan FILE and --run DIR are needed; see h3_compare --help");
-    H3_TRY(h3_plan_read(&s->plan, s->args.plan));
+    H3_TRY(h3_stage_plan(s, "compare"));
+    if (s->ranks.rank == 0) H3_TRY(h3_contract_expect(&s->plan, s->args.run));
     H3_TRY(h3_generation_read(&c->generation, &s->plan));
     return s->ranks.rank == 0 ? h3_run_open(&s->run, s->args.run, "compare", s->plan.text, s->plan.text_size) : H3_OK;
 }

@@ -54,6 +54,7 @@ static h3_status diagnose(h3_stage *s, h3_manifest *manifest, h3_thresholds *thr
     H3_TRY(h3_inputs_thresholds(&s->ranks, &s->run, &s->plan, &s->provider, sha256, thresholds));
     H3_TRY(h3_ranks_agree(&s->ranks, h3_bindings_open(candidate, s->plan.candidate, s->plan.path)));
     H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_run_verify_all(&s->run, listed, "") : H3_OK));
+    H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_inputs_model(manifest, s->weights, NULL) : H3_OK));
     h3_gate gate = {.ranks = &s->ranks, .plan = &s->plan, .weights = s->weights, .provider = &s->provider, .candidate = candidate,
                     .manifest = manifest, .thresholds = thresholds, .run_folder = s->args.run};
     h3_progress_start(&progress, "diagnose", "runs", H3_DIAGNOSE_RUNS);

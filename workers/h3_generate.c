@@ -1,6 +1,6 @@
-/* Stage 4. Needs: the reference pass; the candidate's side also a VALID gate of the same plan and the very libraries it qualified. Writes:
- * data/generate/<side>/seed<N>.h5 (noise, velocities, latents) and generate-<side>.json. Passes when all seeds finish, finite; with --repeat
- * every velocity digest must come out again. */
+/* Stage 4. Needs: the reference pass; the candidate's side also a VALID gate of the same plan, and the libraries it qualified.
+ * Writes: data/generate/<side>/seed<N>.h5 (noise, velocities, latents) and generate-<side>.json. Passes when all seeds finish,
+ * finite; with --repeat every velocity digest must come out again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +16,16 @@ static const char help[] =
     "\n"
     "  mpirun -n N h3_generate --side provider|candidate --plan FILE --run DIR [--repeat] [--resume] [--device cpu|cuda]\n"
     "                          [--watchdog SECONDS]\n"
-    "      reads the plan's generation contract and conditioning, writes DIR/data/generate/SIDE/seed<N>.h5 and DIR/generate-SIDE.json\n"
+    "      reads the plan's generation contract and conditioning, writes DIR/data/generate/SIDE/ and DIR/generate-SIDE.json\n"
     "      N from 1 to the number of blocks; the bytes written are the same for every N\n"
     "\n"
     "  --side provider   needs the reference pass\n"
     "  --side candidate  needs a VALID candidate gate, and runs only the libraries that it qualified\n"
     "  --repeat          samples every seed twice; all velocity digests must be equal\n"
-    "  --resume          goes on after the last saved step of a run that was interrupted (SIGUSR1 or SIGTERM: exit 75), to the same bytes\n"
+    "  --resume          goes on after the last saved step of an interrupted run (SIGUSR1, SIGTERM: exit 75), to the same bytes\n"
     "\n"
-    "  exit codes: 0 passed, 1 not finite, not repeatable or a fallback, 2 usage or plan, 3 damaged input or no VALID gate, 4 environment,\n"
-    "              75 stopped by a signal\n"
+    "  exit codes: 0 passed, 1 not finite, not repeatable or a fallback, 2 usage or plan, 3 damaged input or no VALID gate,\n"
+    "              4 environment, 75 stopped by a signal\n"
     "  example: mpirun -n 2 bin/h3_generate --side provider --repeat --plan plans/demo.json --run evidence/demo\n"
     "  next:    bin/h3_candidate_gate, then --side candidate, then bin/h3_compare\n";
 
@@ -35,8 +35,8 @@ typedef struct generate {
     h3_generation_inputs inputs;
     h3_bindings bindings; /* the candidate's */
     h3_manifest manifest;
-    cJSON *identity;      /* of the weights; rank 0 */
-    h3_resume resume;     /* rank 0 */
+    cJSON *identity;  /* of the weights; rank 0 */
+    h3_resume resume; /* rank 0 */
     h3_model model;
     h3_sampling sampling;
     h3_generation_record record;
@@ -49,9 +49,23 @@ static int is_rank_0(const generate *g) { return g->stage->ranks.rank == 0; }
 static h3_status read_plan(generate *g)
 {
     const h3_plan *plan = &g->stage->plan;
+    if (is_rank_0(g)) H3_TRY(h3_contract_expect(plan, g->stage->args.run));
     H3_TRY(h3_generation_read(&g->generation, plan));
     if (is_candidate(g->stage)) H3_TRY(h3_bindings_open(&g->bindings, plan->candidate, plan->path));
     return h3_generation_inputs_new(&g->inputs, &g->generation, h3_weights_config(g->stage->weights));
+}
+
+/* Collective. The reference manifest, and the run's copy of the contract. */
+static h3_status check_reference(generate *g)
+{
+    h3_stage *s = g->stage;
+    char sha256[H3_SHA256_HEX];
+    h3_run_files listed = {0};
+    h3_status status = h3_inputs_manifest(&s->ranks, &s->run, &s->plan, &s->provider, &g->manifest, sha256, &listed);
+    if (status == H3_OK)
+        status = h3_ranks_agree(&s->ranks, is_rank_0(g) ? h3_run_verify(&s->run, &listed, H3_CONTRACT_COPY) : H3_OK);
+    h3_run_files_free(&listed);
+    return status;
 }
 
 /* Collective. The gate's verdict counts for the libraries that it saw, and no others. */
@@ -72,9 +86,7 @@ static h3_status check_gate(generate *g)
 /* The model must be the one that the reference pass ran. */
 static h3_status check_model(generate *g)
 {
-    H3_TRY(h3_weights_identity(g->stage->weights, &g->identity));
-    if (!cJSON_Compare(g->manifest.model, g->identity, 1))
-        return h3_error(H3_INTEGRITY, "reference-manifest.json is of another model than the plan's checkpoint is now; run h3_reference_pass again");
+    H3_TRY(h3_inputs_model(&g->manifest, g->stage->weights, &g->identity));
     H3_TRY(h3_generation_model(&g->generation, g->identity));
     return h3_generation_check_space(&g->generation, &g->inputs, g->stage->args.run);
 }
@@ -84,7 +96,8 @@ static h3_status open_model(generate *g)
     h3_stage *s = g->stage;
     int64_t first, count;
     H3_TRY(h3_block_range(s->ranks.rank, s->ranks.count, h3_weights_config(s->weights)->num_layers, &first, &count));
-    H3_TRY(h3_model_open(&g->model, s->weights, H3_BF16, &s->provider, is_candidate(s) ? g->bindings.operators : NULL, first, count));
+    H3_TRY(h3_model_open(&g->model, s->weights, H3_BF16, &s->provider, is_candidate(s) ? g->bindings.operators : NULL, first,
+                         count));
     h3_ranks_attach(&s->ranks, &g->model);
     return h3_sampling_new(&g->sampling, &g->generation, &g->inputs, &g->model, &s->ranks, s->args.repeat);
 }
@@ -95,8 +108,9 @@ static h3_status begin(generate *g)
     h3_stage *s = g->stage;
     const char *note = NULL;
     int64_t step = 0;
-    g->record = (h3_generation_record){s->args.side, s->args.run, &s->plan, &g->generation, g->identity, &s->provider, is_candidate(s) ? &g->bindings : NULL,
-                                       g->model.operators, s->args.repeat};
+    g->record = (h3_generation_record){
+        s->args.side, s->args.run, &s->plan, &g->generation, g->identity, &s->provider, is_candidate(s) ? &g->bindings : NULL,
+        g->model.operators, s->args.repeat};
     H3_TRY(h3_resume_open(&g->resume, &g->record, &s->run));
     if (!s->args.resume) H3_TRY(h3_resume_remove(&g->resume));
     else H3_TRY(h3_resume_load(&g->resume, &g->sampling, &step, &note));
@@ -150,17 +164,16 @@ static void say_summary(const generate *g)
     size_t used = 0;
     for (size_t i = 0; i < g->generation.seed_count; i++)
         used += (size_t)snprintf(seeds + used, sizeof seeds - used, " %lld", (long long)g->generation.seeds[i]);
-    h3_say("stage 4  generate %-9s seeds%s  %lld/%lld steps%s  %.1f s", g->stage->args.side, seeds, (long long)g->sampling.steps, (long long)g->sampling.steps,
-           g->stage->args.repeat ? "  repeat equal" : "", h3_clock() - g->stage->start);
+    h3_say("stage 4  generate %-9s seeds%s  %lld/%lld steps%s  %.1f s", g->stage->args.side, seeds, (long long)g->sampling.steps,
+           (long long)g->sampling.steps, g->stage->args.repeat ? "  repeat equal" : "", h3_clock() - g->stage->start);
 }
 
 static h3_status run_generate(generate *g)
 {
     h3_stage *s = g->stage;
-    char sha256[H3_SHA256_HEX];
     H3_TRY(h3_stage_open(s, is_candidate(s) ? "generate_candidate" : "generate_provider"));
     H3_TRY(h3_ranks_agree(&s->ranks, read_plan(g)));
-    H3_TRY(h3_inputs_manifest(&s->ranks, &s->run, &s->plan, &s->provider, &g->manifest, sha256, NULL));
+    H3_TRY(check_reference(g));
     if (is_candidate(s)) H3_TRY(check_gate(g));
     H3_TRY(h3_ranks_agree(&s->ranks, is_rank_0(g) ? check_model(g) : H3_OK));
     H3_TRY(h3_ranks_agree(&s->ranks, open_model(g)));
@@ -190,10 +203,11 @@ static h3_status run_stage(h3_stage *s)
 
 int main(int argc, char **argv)
 {
-    h3_stage s = {0};
+    h3_stage s = {.resumable = 1};
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_SIDE, help, &done);
-    if (status == H3_OK && !done && s.args.side == NULL) status = h3_error(H3_USAGE, "--side provider|candidate is needed; see h3_generate --help");
+    if (status == H3_OK && !done && s.args.side == NULL)
+        status = h3_error(H3_USAGE, "--side provider|candidate is needed; see h3_generate --help");
     if (status != H3_OK || done) return h3_exit(s.args.program, status);
     return h3_stage_main(&s, argc, argv, run_stage);
 }

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "qualify/case.h"
+#include "qualify/generation_store.h"
 #include "qualify/preflight.h"
 #include "qualify/reference.h"
 #include "stage.h"
@@ -67,11 +68,13 @@ done:
     return status;
 }
 
-/* Rank 0 looks ahead to what the later stages will need before it touches anything. */
+/* Looks ahead to what the later stages will need before anything is touched. */
+static h3_status preflight(h3_stage *s) { return h3_preflight_plan(&s->plan, h3_weights_config(s->weights)); }
+
 static h3_status prepare(h3_stage *s)
 {
     if (s->ranks.rank != 0) return H3_OK;
-    H3_TRY(h3_preflight(&s->plan, h3_weights_config(s->weights), s->args.run));
+    H3_TRY(h3_preflight_folder(&s->plan, h3_weights_config(s->weights), s->args.run));
     return h3_run_begin(&s->run);
 }
 
@@ -107,6 +110,7 @@ static h3_status finish(h3_stage *s, h3_manifest *made)
     H3_TRY(status);
     for (size_t i = 0; i < made->file_count; i++) H3_TRY(h3_run_output(&s->run, made->files[i].path, made->files[i].size, made->files[i].sha256));
     H3_TRY(h3_run_output(&s->run, "reference-manifest.json", size, sha256));
+    H3_TRY(h3_contract_keep(&s->plan, &s->run));
     H3_TRY(h3_library_identity(&s->provider, &build));
     return h3_run_finish(&s->run, "passed", build);
 }
@@ -138,7 +142,7 @@ static h3_status run_stage(h3_stage *s)
 
 int main(int argc, char **argv)
 {
-    h3_stage s = {0};
+    h3_stage s = {.preflight = preflight};
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_CASE, help, &done);
     if (status != H3_OK || done) return h3_exit(s.args.program, status);

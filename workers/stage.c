@@ -1,17 +1,28 @@
 #include "stage.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+h3_status h3_stage_plan(h3_stage *stage, const char *name)
+{
+    const h3_args *args = &stage->args;
+    if (args->plan == NULL || args->run == NULL) return h3_error(H3_USAGE, "--plan FILE and --run DIR are needed; see %s --help", args->program);
+    if (args->device != NULL && strcmp(args->device, "cpu") != 0) return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
+    if (stage->ranks.rank == 0) H3_TRY(h3_run_expect(args->run, name, args->plan));
+    return h3_plan_read(&stage->plan, args->plan);
+}
 
 static h3_status open_local(h3_stage *stage, const char *name)
 {
     const h3_args *args = &stage->args;
     int64_t first, count;
-    if (args->plan == NULL || args->run == NULL) return h3_error(H3_USAGE, "--plan FILE and --run DIR are needed; see %s --help", args->program);
-    if (args->device != NULL && strcmp(args->device, "cpu") != 0) return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
-    H3_TRY(h3_plan_read(&stage->plan, args->plan));
+    H3_TRY(h3_stage_plan(stage, name));
     H3_TRY(h3_plan_weights(&stage->plan, &stage->weights));
     H3_TRY(h3_block_range(stage->ranks.rank, stage->ranks.count, h3_weights_config(stage->weights)->num_layers, &first, &count));
     H3_TRY(h3_library_open(&stage->provider, stage->plan.provider));
+    if (stage->ranks.rank == 0 && stage->preflight != NULL) H3_TRY(stage->preflight(stage));
     return stage->ranks.rank == 0 ? h3_run_open(&stage->run, args->run, name, stage->plan.text, stage->plan.text_size) : H3_OK;
 }
 
@@ -31,11 +42,32 @@ static void close_stage(h3_stage *stage)
     h3_plan_free(&stage->plan);
 }
 
+static char stop_line[120]; /* of rank 0 */
+
+static void stop_at_once(int number)
+{
+    (void)number;
+    ssize_t ignored = write(STDERR_FILENO, stop_line, strlen(stop_line));
+    (void)ignored;
+    _exit(H3_STOPPED);
+}
+
+static void heed_signals(const h3_stage *stage)
+{
+    struct sigaction action = {.sa_handler = stop_at_once};
+    if (stage->resumable) return;
+    if (stage->ranks.rank == 0) snprintf(stop_line, sizeof stop_line, "%.60s: stopped by a signal; run it again\n", stage->args.program);
+    sigfillset(&action.sa_mask);
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
 int h3_stage_main(h3_stage *stage, int argc, char **argv, h3_status (*run)(h3_stage *stage))
 {
     stage->start = h3_clock();
     h3_status status = h3_ranks_start(&stage->ranks, &argc, &argv, stage->args.watchdog);
     if (status != H3_OK) return h3_exit(stage->args.program, status);
+    heed_signals(stage);
     status = run(stage);
     int code = stage->ranks.rank == 0 ? h3_exit(stage->args.program, status) : (int)status;
     close_stage(stage);

@@ -178,12 +178,42 @@ static h3_status intern(h3_bindings *bindings, const char *path, int32_t *index)
     return H3_OK;
 }
 
+static h3_status read_entry(const char **library, const char **name, const cJSON *entry, const char *where)
+{
+    *name = NULL;
+    H3_TRY(h3_json_only_keys(entry, (const char *const[]){"library", "operator", NULL}, where, H3_USAGE));
+    H3_TRY(h3_json_string(library, entry, "library", where, H3_USAGE));
+    if (**library == 0) return h3_error(H3_USAGE, "%s: a binding's library has no name", where);
+    if (cJSON_GetObjectItemCaseSensitive(entry, "operator") != NULL) H3_TRY(h3_json_string(name, entry, "operator", where, H3_USAGE));
+    return H3_OK;
+}
+
+/* The entry of a node, or the one for the rest; NULL when there is neither. */
+static const cJSON *entry_of(const cJSON *json, int32_t node)
+{
+    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(json, h3_nodes[node].name);
+    return entry != NULL ? entry : cJSON_GetObjectItemCaseSensitive(json, "*");
+}
+
+h3_status h3_bindings_check(const cJSON *json, const char *where)
+{
+    const char *library, *name;
+    const cJSON *item;
+    if (!cJSON_IsObject(json)) return h3_error(H3_USAGE, "%s: bindings must be an object {node: {library, operator}}", where);
+    cJSON_ArrayForEach(item, json) {
+        if (!cJSON_IsObject(item) || (strcmp(item->string, "*") != 0 && h3_node_find(item->string) < 0))
+            return h3_error(H3_USAGE, "%s: bindings name \"%.80s\", which is no node of a block with its {library, operator}", where, item->string);
+        H3_TRY(read_entry(&library, &name, item, where));
+    }
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++)
+        if (entry_of(json, node) == NULL) return h3_error(H3_USAGE, "%s: no binding for node %s; name it, or add \"*\"", where, h3_nodes[node].name);
+    return H3_OK;
+}
+
 static h3_status bind(h3_bindings *bindings, int32_t node, const cJSON *entry, const char *where)
 {
-    const char *library, *name = NULL;
-    H3_TRY(h3_json_only_keys(entry, (const char *const[]){"library", "operator", NULL}, where, H3_USAGE));
-    H3_TRY(h3_json_string(&library, entry, "library", where, H3_USAGE));
-    if (cJSON_GetObjectItemCaseSensitive(entry, "operator") != NULL) H3_TRY(h3_json_string(&name, entry, "operator", where, H3_USAGE));
+    const char *library, *name;
+    H3_TRY(read_entry(&library, &name, entry, where));
     H3_TRY(intern(bindings, library, &bindings->library_of[node]));
     return h3_library_find(&bindings->operators[node], &bindings->libraries[bindings->library_of[node]], h3_nodes[node].name, name);
 }
@@ -202,27 +232,13 @@ static void note_unavailable(unavailable *missing, int32_t node, const cJSON *en
     missing->entry = entry;
 }
 
-static h3_status check_names(const cJSON *json, const char *where)
-{
-    if (!cJSON_IsObject(json)) return h3_error(H3_USAGE, "%s: bindings must be an object {node: {library, operator}}", where);
-    const cJSON *item;
-    cJSON_ArrayForEach(item, json) {
-        if (!cJSON_IsObject(item) || (strcmp(item->string, "*") != 0 && h3_node_find(item->string) < 0))
-            return h3_error(H3_USAGE, "%s: bindings name \"%s\", which is no node of a block", where, item->string);
-    }
-    return H3_OK;
-}
-
 static h3_status open_all(h3_bindings *out, const cJSON *json, const char *where, int available)
 {
     unavailable missing = {.entry = NULL};
     memset(out, 0, sizeof *out);
-    H3_TRY(check_names(json, where));
-    const cJSON *rest = cJSON_GetObjectItemCaseSensitive(json, "*");
+    H3_TRY(h3_bindings_check(json, where));
     for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
-        const cJSON *entry = cJSON_GetObjectItemCaseSensitive(json, h3_nodes[node].name);
-        if (entry == NULL) entry = rest;
-        if (entry == NULL) return h3_error(H3_USAGE, "%s: no binding for node %s; name it, or add \"*\"", where, h3_nodes[node].name);
+        const cJSON *entry = entry_of(json, node);
         int refused = entry == missing.entry;
         h3_status status = refused ? H3_FAILED : bind(out, node, entry, where);
         if (status == H3_FAILED && available) {

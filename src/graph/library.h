@@ -42,6 +42,8 @@ typedef struct h3_bindings {
     int32_t library_of[H3_NODE_COUNT];
 } h3_bindings;
 
+/* H3_USAGE unless the object binds every node of a block, and nothing else, to {"library", "operator"?}. Loads nothing. */
+h3_status h3_bindings_check(const cJSON *json, const char *where);
 /* From JSON: {"<node>": {"library": "...", "operator": "..."}, ..., "*": {"library": "..."}}; "*" serves all nodes not named. */
 h3_status h3_bindings_open(h3_bindings *out, const cJSON *json, const char *where);
 /* The same, but a node whose operator is unavailable stays NULL; h3_error_text() then says why the first one is, and names all. */

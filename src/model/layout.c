@@ -181,6 +181,13 @@ static h3_status build(h3_layout *out, const h3_layout_args *args, const int64_t
 
 h3_status h3_layout_new(h3_layout *out, const h3_layout_args *args) { return build(out, args, NULL); }
 
+h3_status h3_layout_sizes(h3_layout *out, const h3_layout_args *args)
+{
+    *out = (h3_layout){0};
+    H3_TRY(check_args(args));
+    return count_rows(out, args);
+}
+
 h3_status h3_layout_new_tagged(h3_layout *out, const h3_layout_args *args, const int64_t *text_tags)
 {
     return build(out, args, text_tags);

@@ -39,6 +39,8 @@ h3_status h3_layout_new(h3_layout *out, const h3_layout_args *args);
 /* As above, but the text rows' tags are given one by one (each 0 or 1), length args->text. */
 h3_status h3_layout_new_tagged(h3_layout *out, const h3_layout_args *args, const int64_t *text_tags);
 void h3_layout_free(h3_layout *layout);
+/* The same sizes and errors, but no arrays: nothing is allocated, whatever the arguments ask for. */
+h3_status h3_layout_sizes(h3_layout *out, const h3_layout_args *args);
 
 enum { H3_MAX_TIMESTEPS = 3 };
 

@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "qualify/metrics.h"
 
-/* --- preconditions ------------------------------------------------------------------------------------------------------ */
+/* --- preconditions ----------------------------------------------------------------------------------------------------- */
 
 enum { FIELD_SIZE = 200 };
 
@@ -35,15 +35,19 @@ static h3_status require_equal(const char *field, const cJSON *provider, const c
     char path[FIELD_SIZE];
     snprintf(path, sizeof path, "%s", field);
     if (provider == NULL || candidate == NULL)
-        return h3_error(H3_INTEGRITY, "the report of the %s has no %s; run h3_generate --side %s again", provider == NULL ? "provider" : "candidate", field,
-                        provider == NULL ? "provider" : "candidate");
+        return h3_error(H3_INTEGRITY, "the report of the %s has no %s; run h3_generate --side %s again",
+                        provider == NULL ? "provider" : "candidate", field, provider == NULL ? "provider" : "candidate");
     if (!differ(path, provider, candidate)) return H3_OK;
-    return h3_error(H3_INTEGRITY, "provider and candidate differ in %s, so nothing is comparable; run h3_generate again for the side that is out of date", path);
+    return h3_error(
+        H3_INTEGRITY,
+        "provider and candidate differ in %s, so nothing is comparable; run h3_generate again for the side that is out of date",
+        path);
 }
 
 static h3_status compare_field(const cJSON *provider, const cJSON *candidate, const char *field, const char *name)
 {
-    return require_equal(name, cJSON_GetObjectItemCaseSensitive(provider, field), cJSON_GetObjectItemCaseSensitive(candidate, field));
+    return require_equal(name, cJSON_GetObjectItemCaseSensitive(provider, field),
+                         cJSON_GetObjectItemCaseSensitive(candidate, field));
 }
 
 static h3_status compare_seed_reports(const cJSON *provider, const cJSON *candidate, int index)
@@ -57,8 +61,8 @@ static h3_status compare_seed_reports(const cJSON *provider, const cJSON *candid
 
 h3_status h3_compare_reports(const cJSON *provider, const cJSON *candidate)
 {
-    static const char *const fields[] = {"schema", "plan_sha256", "contract_sha256", "overrides", "model", "fingerprint", "precision", "layout", "sampling",
-                                         "conditioning"};
+    static const char *const fields[] = {"schema",      "plan_sha256", "contract_sha256", "overrides", "model",
+                                         "fingerprint", "precision",   "layout",          "sampling",  "conditioning"};
     const cJSON *seeds, *others;
     int64_t evaluations;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) H3_TRY(compare_field(provider, candidate, fields[i], fields[i]));
@@ -66,11 +70,14 @@ h3_status h3_compare_reports(const cJSON *provider, const cJSON *candidate)
     H3_TRY(h3_json_array(&others, candidate, "seeds", "the candidate's report", H3_INTEGRITY));
     int count = cJSON_GetArraySize(seeds);
     if (count != cJSON_GetArraySize(others))
-        return h3_error(H3_INTEGRITY, "the provider has %d seeds, the candidate %d, so nothing is comparable; run h3_generate again", count, cJSON_GetArraySize(others));
+        return h3_error(H3_INTEGRITY,
+                        "the provider has %d seeds, the candidate %d, so nothing is comparable; run h3_generate again", count,
+                        cJSON_GetArraySize(others));
     for (int i = 0; i < count; i++) H3_TRY(compare_seed_reports(cJSON_GetArrayItem(seeds, i), cJSON_GetArrayItem(others, i), i));
     const cJSON *sampling = cJSON_GetObjectItemCaseSensitive(provider, "sampling");
     H3_TRY(h3_json_integer(&evaluations, sampling, "evaluations", 0, INT64_MAX, "the provider's report", H3_INTEGRITY));
-    if (count == 0 || evaluations == 0) return h3_error(H3_FAILED, "an empty comparison: %d seeds, %lld steps", count, (long long)evaluations);
+    if (count == 0 || evaluations == 0)
+        return h3_error(H3_FAILED, "an empty comparison: %d seeds, %lld steps", count, (long long)evaluations);
     return H3_OK;
 }
 
@@ -88,10 +95,13 @@ static h3_status find_dataset(const h3_tensor **out, const h3_artifact *artifact
 
 h3_status h3_compare_tensors_of(h3_compare_tensors *out, const h3_artifact *artifact, const cJSON *report)
 {
-    const cJSON *noise = cJSON_GetObjectItemCaseSensitive(report, "noise"), *final = cJSON_GetObjectItemCaseSensitive(report, "final");
+    const cJSON *noise = cJSON_GetObjectItemCaseSensitive(report, "noise"),
+                *final = cJSON_GetObjectItemCaseSensitive(report, "final");
     memset(out, 0, sizeof *out);
-    if (!cJSON_IsObject(noise) || !cJSON_IsObject(final)) return h3_error(H3_INTEGRITY, "%s: its report has no digests; run h3_generate again", artifact->path);
-    if (!cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(noise, "condition_rows"))) H3_TRY(find_dataset(&out->condition_rows, artifact, "condition_rows", noise));
+    if (!cJSON_IsObject(noise) || !cJSON_IsObject(final))
+        return h3_error(H3_INTEGRITY, "%s: its report has no digests; run h3_generate again", artifact->path);
+    if (!cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(noise, "condition_rows")))
+        H3_TRY(find_dataset(&out->condition_rows, artifact, "condition_rows", noise));
     H3_TRY(find_dataset(&out->video_rows0, artifact, "video_rows0", noise));
     H3_TRY(find_dataset(&out->audio_rows0, artifact, "audio_rows0", noise));
     H3_TRY(find_dataset(&out->velocity_video, artifact, "velocity.video", NULL));
@@ -100,7 +110,7 @@ h3_status h3_compare_tensors_of(h3_compare_tensors *out, const h3_artifact *arti
     return find_dataset(&out->audio_rows, artifact, "audio_rows", final);
 }
 
-/* --- one seed ------------------------------------------------------------------------------------------------------------- */
+/* --- one seed ---------------------------------------------------------------------------------------------------------- */
 
 static int same_shape(const h3_tensor *a, const h3_tensor *b)
 {
@@ -110,16 +120,21 @@ static int same_shape(const h3_tensor *a, const h3_tensor *b)
 static h3_status need_same_shape(int64_t seed, const char *name, const h3_tensor *a, const h3_tensor *b)
 {
     if (same_shape(a, b)) return H3_OK;
-    return h3_error(H3_INTEGRITY, "seed %lld: %s has another shape on the two sides, so nothing is comparable; run h3_generate again", (long long)seed, name);
+    return h3_error(H3_INTEGRITY,
+                    "seed %lld: %s has another shape on the two sides, so nothing is comparable; run h3_generate again",
+                    (long long)seed, name);
 }
 
 static h3_status need_same_bytes(int64_t seed, const char *name, const h3_tensor *a, const h3_tensor *b)
 {
-    if ((a == NULL) != (b == NULL)) return h3_error(H3_INTEGRITY, "seed %lld: %s is there on one side only; run h3_generate again", (long long)seed, name);
+    if ((a == NULL) != (b == NULL))
+        return h3_error(H3_INTEGRITY, "seed %lld: %s is there on one side only; run h3_generate again", (long long)seed, name);
     if (a == NULL) return H3_OK;
     H3_TRY(need_same_shape(seed, name, a, b));
     if (memcmp(a->data, b->data, (size_t)h3_tensor_count(a) * h3_dtype_size(a->dtype)) == 0) return H3_OK;
-    return h3_error(H3_INTEGRITY, "seed %lld: provider and candidate start from other %s, so nothing is comparable; run h3_generate again", (long long)seed, name);
+    return h3_error(H3_INTEGRITY,
+                    "seed %lld: provider and candidate start from other %s, so nothing is comparable; run h3_generate again",
+                    (long long)seed, name);
 }
 
 static h3_status check_seed(int64_t seed, const h3_compare_tensors *p, const h3_compare_tensors *c)
@@ -131,8 +146,12 @@ static h3_status check_seed(int64_t seed, const h3_compare_tensors *p, const h3_
     H3_TRY(need_same_shape(seed, "velocity.audio", p->velocity_audio, c->velocity_audio));
     H3_TRY(need_same_shape(seed, "video_rows", p->video_rows, c->video_rows));
     H3_TRY(need_same_shape(seed, "audio_rows", p->audio_rows, c->audio_rows));
-    if (p->velocity_video->rank == 3 && p->velocity_audio->rank == 3 && p->velocity_video->shape[0] == p->velocity_audio->shape[0]) return H3_OK;
-    return h3_error(H3_INTEGRITY, "seed %lld: video and audio velocities are not [steps,rows,row] of equal steps; run h3_generate again", (long long)seed);
+    if (p->velocity_video->rank == 3 && p->velocity_audio->rank == 3 &&
+        p->velocity_video->shape[0] == p->velocity_audio->shape[0])
+        return H3_OK;
+    return h3_error(H3_INTEGRITY,
+                    "seed %lld: video and audio velocities are not [steps,rows,row] of equal steps; run h3_generate again",
+                    (long long)seed);
 }
 
 static h3_status error_of(double *out, const h3_tensor *x, const h3_tensor *g)
@@ -152,11 +171,12 @@ static h3_tensor step_of(const h3_tensor *velocity, int64_t step)
     return h3_tensor_view((float *)velocity->data + step * count, velocity->dtype, 2, &velocity->shape[1]);
 }
 
-static h3_status compare_modality(h3_compare_figures *out, const h3_tensor *velocity, const h3_tensor *golden_velocity, const h3_tensor *rows,
-                                  const h3_tensor *golden_rows, const h3_acceptance *acceptance)
+static h3_status compare_modality(h3_compare_figures *out, const h3_tensor *velocity, const h3_tensor *golden_velocity,
+                                  const h3_tensor *rows, const h3_tensor *golden_rows, const h3_acceptance *acceptance)
 {
     void *memory;
-    if (golden_velocity->shape[0] < 1 || h3_tensor_count(golden_rows) < 1) return h3_error(H3_FAILED, "an empty comparison: no steps or no rows");
+    if (golden_velocity->shape[0] < 1 || h3_tensor_count(golden_rows) < 1)
+        return h3_error(H3_FAILED, "an empty comparison: no steps or no rows");
     H3_TRY(h3_alloc(&memory, (size_t)golden_velocity->shape[0], sizeof *out->velocity_error, "velocity errors"));
     out->velocity_error = memory;
     out->steps = golden_velocity->shape[0];
@@ -172,15 +192,17 @@ static h3_status compare_modality(h3_compare_figures *out, const h3_tensor *velo
     return H3_OK;
 }
 
-h3_status h3_compare_seed_run(h3_compare_seed *out, int64_t seed, const h3_compare_tensors *provider, const h3_compare_tensors *candidate,
-                              const h3_acceptance *acceptance)
+h3_status h3_compare_seed_run(h3_compare_seed *out, int64_t seed, const h3_compare_tensors *provider,
+                              const h3_compare_tensors *candidate, const h3_acceptance *acceptance)
 {
     memset(out, 0, sizeof *out);
     out->seed = seed;
     H3_TRY(check_seed(seed, provider, candidate));
-    h3_status status = compare_modality(&out->video, candidate->velocity_video, provider->velocity_video, candidate->video_rows, provider->video_rows, acceptance);
+    h3_status status = compare_modality(&out->video, candidate->velocity_video, provider->velocity_video, candidate->video_rows,
+                                        provider->video_rows, acceptance);
     if (status == H3_OK)
-        status = compare_modality(&out->audio, candidate->velocity_audio, provider->velocity_audio, candidate->audio_rows, provider->audio_rows, acceptance);
+        status = compare_modality(&out->audio, candidate->velocity_audio, provider->velocity_audio, candidate->audio_rows,
+                                  provider->audio_rows, acceptance);
     if (status != H3_OK) {
         h3_compare_seed_free(out);
         return h3_error_context(status, "seed %lld", (long long)seed);
@@ -208,7 +230,7 @@ void h3_compare_sort(h3_compare_seed *seeds, size_t count)
     }
 }
 
-/* --- compare.json --------------------------------------------------------------------------------------------------------- */
+/* --- compare.json ------------------------------------------------------------------------------------------------------ */
 
 static void add_latent(cJSON *parent, const char *key, const h3_compare_figures *figures, double limit)
 {
@@ -225,7 +247,8 @@ static void add_velocity(cJSON *parent, const char *key, const h3_compare_figure
     h3_json_add_integer(json, "worst_step", figures->worst_step);
     cJSON_AddNumberToObject(json, "worst_error", figures->velocity_error[figures->worst_step]);
     cJSON *errors = cJSON_AddArrayToObject(json, "errors");
-    for (int64_t step = 0; step < figures->steps; step++) cJSON_AddItemToArray(errors, cJSON_CreateNumber(figures->velocity_error[step]));
+    for (int64_t step = 0; step < figures->steps; step++)
+        cJSON_AddItemToArray(errors, cJSON_CreateNumber(figures->velocity_error[step]));
 }
 
 static cJSON *seed_json(const h3_compare_seed *seed, double limit)
@@ -262,7 +285,8 @@ static void add_worst(cJSON *json, const h3_compare_seed *seed, double limit)
     cJSON_AddNumberToObject(worst, "margin", figures->margin);
 }
 
-h3_status h3_compare_json(cJSON **out, int *ok, const h3_compare_seed *seeds, size_t count, const cJSON *report, const h3_acceptance *acceptance)
+h3_status h3_compare_json(cJSON **out, int *ok, const h3_compare_seed *seeds, size_t count, const cJSON *report,
+                          const h3_acceptance *acceptance)
 {
     static const char *const repeated[] = {"plan_sha256", "contract_sha256", "overrides", "layout", "sampling", "conditioning"};
     double limit = acceptance->limit[H3_LIMIT_LATENT_ERROR];

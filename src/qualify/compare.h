@@ -1,5 +1,5 @@
-/* Stage 5: the candidate's generation beside the provider's (qualification.md section 7). Every error is ||x - g|| / ||g|| in double, x the
- * candidate's tensor and g the provider's. */
+/* Stage 5: the candidate's generation beside the provider's (qualification.md section 7). Every error is ||x - g|| / ||g|| in
+ * double, x the candidate's tensor and g the provider's. */
 #ifndef H3_QUALIFY_COMPARE_H
 #define H3_QUALIFY_COMPARE_H
 
@@ -8,9 +8,9 @@
 #include "qualify/contract.h"
 #include "store/artifact.h"
 
-/* The reports of both sides must agree in everything but the operators: plan, contract and overrides, model, machine, layout, both sigma
- * schedules (by hash), conditioning, seeds, and the digests of every seed's noise. H3_INTEGRITY naming the first field that differs or
- * is missing, H3_FAILED when there is no seed or no step. */
+/* The reports of both sides must agree in everything but the operators: plan, contract and overrides, model, machine, layout,
+ * both sigma schedules (by hash), conditioning, seeds, and the digests of every seed's noise. H3_INTEGRITY naming the first field
+ * that differs or is missing, H3_FAILED when there is no seed or no step. */
 h3_status h3_compare_reports(const cJSON *provider, const cJSON *candidate);
 
 /* One seed of one side. Nothing is owned. */
@@ -19,8 +19,8 @@ typedef struct h3_compare_tensors {
     const h3_tensor *video_rows0, *audio_rows0, *velocity_video, *velocity_audio, *video_rows, *audio_rows;
 } h3_compare_tensors;
 
-/* Finds the datasets in a seed's artifact; H3_INTEGRITY when one is missing, or when its digest is not the report's. `report` is the
- * seed's entry in generate-<side>.json. */
+/* Finds the datasets in a seed's artifact; H3_INTEGRITY when one is missing, or when its digest is not the report's. `report` is
+ * the seed's entry in generate-<side>.json. */
 h3_status h3_compare_tensors_of(h3_compare_tensors *out, const h3_artifact *artifact, const cJSON *report);
 
 /* Figures of one modality of one seed. */
@@ -41,17 +41,18 @@ typedef struct h3_compare_seed {
     int ok;
 } h3_compare_seed;
 
-/* H3_INTEGRITY when noise bytes or shapes differ: then there are no figures. H3_FAILED when there is nothing to compare. A figure out of bounds
- * or NaN is no error here: it makes `ok` 0. */
-h3_status h3_compare_seed_run(h3_compare_seed *out, int64_t seed, const h3_compare_tensors *provider, const h3_compare_tensors *candidate,
-                              const h3_acceptance *acceptance);
+/* H3_INTEGRITY when noise bytes or shapes differ: then there are no figures. H3_FAILED when there is nothing to compare. A figure
+ * out of bounds or NaN is no error here: it makes `ok` 0. */
+h3_status h3_compare_seed_run(h3_compare_seed *out, int64_t seed, const h3_compare_tensors *provider,
+                              const h3_compare_tensors *candidate, const h3_acceptance *acceptance);
 void h3_compare_seed_free(h3_compare_seed *seed);
 
 /* Worst first; equal ones keep their order. */
 void h3_compare_sort(h3_compare_seed *seeds, size_t count);
 
-/* compare.json. `seeds` are sorted; `report` is one of the two reports, whose plan, contract, overrides and sampling it repeats. Caller
- * deletes. *ok: all seeds are. H3_FAILED for no seeds. */
-h3_status h3_compare_json(cJSON **out, int *ok, const h3_compare_seed *seeds, size_t count, const cJSON *report, const h3_acceptance *acceptance);
+/* compare.json. `seeds` are sorted; `report` is one of the two reports, whose plan, contract, overrides and sampling it repeats.
+ * Caller deletes. *ok: all seeds are. H3_FAILED for no seeds. */
+h3_status h3_compare_json(cJSON **out, int *ok, const h3_compare_seed *seeds, size_t count, const cJSON *report,
+                          const h3_acceptance *acceptance);
 
 #endif

@@ -8,11 +8,19 @@
 #include "base/json.h"
 #include "model/layout.h"
 
-enum { CONTRACT_LIMIT = 1 << 20, CANVAS_STEP = 32, CANVAS_LIMIT = 1 << 16, FRAMES_LEAST = 124, FRAMES_MOST = 345, POINTS_LIMIT = 100000 };
+enum {
+    CONTRACT_LIMIT = 1 << 20,
+    CANVAS_STEP = 32,
+    CANVAS_LIMIT = 1 << 16,
+    FRAMES_LEAST = 124,
+    FRAMES_MOST = 345,
+    POINTS_LIMIT = 100000
+};
 
 const h3_limit_spec h3_limits[H3_LIMIT_COUNT] = {
-    [H3_LIMIT_PSNR_GLOBAL] = {"psnr_global_db", 1}, [H3_LIMIT_SSIM_MEAN] = {"ssim_mean", 1},       [H3_LIMIT_AUDIO_SNR] = {"audio_snr_db", 1},
-    [H3_LIMIT_AUDIO_LSD] = {"audio_lsd_db", 0},     [H3_LIMIT_LATENT_ERROR] = {"latent_error", 0},
+    [H3_LIMIT_PSNR_GLOBAL] = {"psnr_global_db", 1}, [H3_LIMIT_SSIM_MEAN] = {"ssim_mean", 1},
+    [H3_LIMIT_AUDIO_SNR] = {"audio_snr_db", 1},     [H3_LIMIT_AUDIO_LSD] = {"audio_lsd_db", 0},
+    [H3_LIMIT_LATENT_ERROR] = {"latent_error", 0},
 };
 
 double h3_limit_margin(const h3_acceptance *acceptance, int limit, double value)
@@ -20,7 +28,10 @@ double h3_limit_margin(const h3_acceptance *acceptance, int limit, double value)
     return h3_limits[limit].at_least ? value - acceptance->limit[limit] : acceptance->limit[limit] - value;
 }
 
-int h3_limit_holds(const h3_acceptance *acceptance, int limit, double value) { return h3_limit_margin(acceptance, limit, value) >= 0.0; }
+int h3_limit_holds(const h3_acceptance *acceptance, int limit, double value)
+{
+    return h3_limit_margin(acceptance, limit, value) >= 0.0;
+}
 
 static int limit_named(const char *name)
 {
@@ -35,7 +46,9 @@ h3_status h3_acceptance_read(h3_acceptance *acceptance, const cJSON *json, const
     if (!cJSON_IsObject(json)) return h3_error(H3_USAGE, "%s: acceptance must be an object of limits", where);
     cJSON_ArrayForEach(item, json) {
         int limit = limit_named(item->string);
-        if (limit == H3_LIMIT_COUNT) return h3_error(H3_USAGE, "%s: acceptance has no limit named \"%.80s\"; see generation-contract.json", where, item->string);
+        if (limit == H3_LIMIT_COUNT)
+            return h3_error(H3_USAGE, "%s: acceptance has no limit named \"%.80s\"; see generation-contract.json", where,
+                            item->string);
         if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble) || item->valuedouble < 0.0)
             return h3_error(H3_USAGE, "%s: the acceptance limit %s must be a number of 0 or more", where, item->string);
         acceptance->limit[limit] = item->valuedouble;
@@ -48,7 +61,8 @@ h3_status h3_seeds_read(int64_t seeds[H3_MAX_SEEDS], size_t *count, const cJSON 
     const cJSON *item;
     int size = cJSON_IsArray(json) ? cJSON_GetArraySize(json) : 0;
     *count = 0;
-    if (size < 1 || size > H3_MAX_SEEDS) return h3_error(H3_USAGE, "%s: seeds must be a list of 1 to %d integers", where, H3_MAX_SEEDS);
+    if (size < 1 || size > H3_MAX_SEEDS)
+        return h3_error(H3_USAGE, "%s: seeds must be a list of 1 to %d integers", where, H3_MAX_SEEDS);
     cJSON_ArrayForEach(item, json) {
         int64_t seed;
         H3_TRY(h3_json_integer_value(&seed, item, "a seed", 0, UINT32_MAX, where, H3_USAGE));
@@ -67,7 +81,8 @@ h3_status h3_anchors_read(int32_t *anchors, const cJSON *json, const char *where
     cJSON_ArrayForEach(item, json) {
         const char *name = cJSON_IsString(item) ? item->valuestring : "";
         int32_t bit = strcmp(name, "first") == 0 ? H3_ANCHOR_FIRST : strcmp(name, "last") == 0 ? H3_ANCHOR_LAST : 0;
-        if (bit == 0 || (*anchors & bit) != 0) return h3_error(H3_USAGE, "%s: anchors may hold \"first\" and \"last\", each once", where);
+        if (bit == 0 || (*anchors & bit) != 0)
+            return h3_error(H3_USAGE, "%s: anchors may hold \"first\" and \"last\", each once", where);
         *anchors |= bit;
     }
     return H3_OK;
@@ -77,7 +92,8 @@ static h3_status read_word(char *out, size_t size, const cJSON *json, const char
 {
     const char *text;
     H3_TRY(h3_json_string(&text, json, key, where, H3_USAGE));
-    if (text[0] == 0 || strlen(text) >= size) return h3_error(H3_USAGE, "%s: %s must have 1 to %zu characters", where, key, size - 1);
+    if (text[0] == 0 || strlen(text) >= size)
+        return h3_error(H3_USAGE, "%s: %s must have 1 to %zu characters", where, key, size - 1);
     memcpy(out, text, strlen(text) + 1);
     return H3_OK;
 }
@@ -86,7 +102,9 @@ static h3_status expect_word(const cJSON *json, const char *key, const char *wor
 {
     const char *text;
     H3_TRY(h3_json_string(&text, json, key, where, H3_USAGE));
-    return strcmp(text, word) == 0 ? H3_OK : h3_error(H3_USAGE, "%s: %s is \"%.80s\"; this version knows \"%s\" only", where, key, text, word);
+    return strcmp(text, word) == 0
+               ? H3_OK
+               : h3_error(H3_USAGE, "%s: %s is \"%.80s\"; this version knows \"%s\" only", where, key, text, word);
 }
 
 /* A hash, or null (then "") where `optional` says that the contract may leave it open. */
@@ -112,7 +130,8 @@ static h3_status section(const cJSON **out, const cJSON *json, const char *key, 
 static h3_status read_model(h3_contract *out, const cJSON *json)
 {
     const cJSON *model;
-    H3_TRY(section(&model, json, "model", (const char *const[]){"repository", "revision", "variant", "config_sha256", "index_sha256", NULL}, out->path));
+    H3_TRY(section(&model, json, "model",
+                   (const char *const[]){"repository", "revision", "variant", "config_sha256", "index_sha256", NULL}, out->path));
     H3_TRY(read_word(out->repository, sizeof out->repository, model, "repository", out->path));
     H3_TRY(read_word(out->revision, sizeof out->revision, model, "revision", out->path));
     H3_TRY(expect_word(model, "variant", "fl2va", out->path));
@@ -123,7 +142,8 @@ static h3_status read_model(h3_contract *out, const cJSON *json)
 
 static h3_status read_conditioning(h3_contract *out, const cJSON *json)
 {
-    static const char *const keys[] = {"about", "prompt_sha256", "reference_image_sha256", "file_sha256", "anchors", "level", NULL};
+    static const char *const keys[] = {"about", "prompt_sha256", "reference_image_sha256", "file_sha256", "anchors", "level",
+                                       NULL};
     const cJSON *conditioning;
     H3_TRY(section(&conditioning, json, "conditioning", keys, out->path));
     H3_TRY(read_hash(out->prompt_sha256, conditioning, "prompt_sha256", 1, out->path));
@@ -131,7 +151,8 @@ static h3_status read_conditioning(h3_contract *out, const cJSON *json)
     H3_TRY(read_hash(out->conditioning_sha256, conditioning, "file_sha256", 1, out->path));
     H3_TRY(h3_anchors_read(&out->anchors, cJSON_GetObjectItemCaseSensitive(conditioning, "anchors"), out->path));
     H3_TRY(h3_json_number(&out->condition_time, conditioning, "level", out->path, H3_USAGE));
-    if (!(out->condition_time > 0.0 && out->condition_time <= 1.0)) return h3_error(H3_USAGE, "%s: level must lie above 0 and be at most 1", out->path);
+    if (!(out->condition_time > 0.0 && out->condition_time <= 1.0))
+        return h3_error(H3_USAGE, "%s: level must lie above 0 and be at most 1", out->path);
     return H3_OK;
 }
 
@@ -156,12 +177,14 @@ static h3_status read_sampling(h3_contract *out, const cJSON *json)
 {
     const cJSON *sampling;
     int64_t evaluations;
-    H3_TRY(section(&sampling, json, "sampling", (const char *const[]){"points", "evaluations", "video_shift", "audio_shift", NULL}, out->path));
+    H3_TRY(section(&sampling, json, "sampling",
+                   (const char *const[]){"points", "evaluations", "video_shift", "audio_shift", NULL}, out->path));
     H3_TRY(h3_json_integer(&out->points, sampling, "points", 2, POINTS_LIMIT, out->path, H3_USAGE));
     H3_TRY(h3_json_integer(&evaluations, sampling, "evaluations", out->points - 1, out->points - 1, out->path, H3_USAGE));
     H3_TRY(h3_json_number(&out->video_shift, sampling, "video_shift", out->path, H3_USAGE));
     H3_TRY(h3_json_number(&out->audio_shift, sampling, "audio_shift", out->path, H3_USAGE));
-    if (!(out->video_shift > 0.0) || !(out->audio_shift > 0.0)) return h3_error(H3_USAGE, "%s: a shift must be above 0", out->path);
+    if (!(out->video_shift > 0.0) || !(out->audio_shift > 0.0))
+        return h3_error(H3_USAGE, "%s: a shift must be above 0", out->path);
     return H3_OK;
 }
 
@@ -178,7 +201,9 @@ static h3_status read_noise(const h3_contract *contract, const cJSON *json)
         if (i >= 3 || !cJSON_IsString(item) || strcmp(item->valuestring, order[i]) != 0) break;
         i++;
     }
-    if (i != 3 || item != NULL) return h3_error(H3_USAGE, "%s: draws must be condition, video, audio: torch's pipeline draws in this order", contract->path);
+    if (i != 3 || item != NULL)
+        return h3_error(H3_USAGE, "%s: draws must be condition, video, audio: torch's pipeline draws in this order",
+                        contract->path);
     return H3_OK;
 }
 
@@ -186,13 +211,15 @@ static h3_status read_acceptance(h3_contract *out, const cJSON *json)
 {
     const cJSON *acceptance;
     H3_TRY(h3_json_object(&acceptance, json, "acceptance", out->path, H3_USAGE));
-    for (int i = 0; i < H3_LIMIT_COUNT; i++) H3_TRY(h3_json_number(&out->acceptance.limit[i], acceptance, h3_limits[i].name, out->path, H3_USAGE));
+    for (int i = 0; i < H3_LIMIT_COUNT; i++)
+        H3_TRY(h3_json_number(&out->acceptance.limit[i], acceptance, h3_limits[i].name, out->path, H3_USAGE));
     return h3_acceptance_read(&out->acceptance, acceptance, out->path);
 }
 
 static h3_status read_contract(h3_contract *out, const cJSON *json)
 {
-    static const char *const keys[] = {"schema", "model", "conditioning", "seeds", "video", "audio", "sampling", "noise", "acceptance", NULL};
+    static const char *const keys[] = {"schema", "model",    "conditioning", "seeds",      "video",
+                                       "audio",  "sampling", "noise",        "acceptance", NULL};
     H3_TRY(h3_json_only_keys(json, keys, out->path, H3_USAGE));
     H3_TRY(expect_word(json, "schema", "h3-generation-contract-v1", out->path));
     H3_TRY(read_model(out, json));

@@ -25,7 +25,8 @@ typedef struct h3_acceptance {
     double limit[H3_LIMIT_COUNT];
 } h3_acceptance;
 
-/* Room left before the limit is broken: negative when it is, NaN for a NaN. The limit holds when the margin is >= 0, so NaN fails. */
+/* Room left before the limit is broken: negative when it is, NaN for a NaN. The limit holds when the margin is >= 0, so NaN
+ * fails. */
 double h3_limit_margin(const h3_acceptance *acceptance, int limit, double value);
 int h3_limit_holds(const h3_acceptance *acceptance, int limit, double value);
 
@@ -48,11 +49,11 @@ typedef struct h3_contract {
     h3_acceptance acceptance;
 } h3_contract;
 
-/* Reads and checks the file. H3_USAGE, naming file and field, for whatever is missing, unknown or not possible: what only one value
- * can mean (24 fps, 32 kHz stereo, torch's CPU generator) must have that value. */
+/* Reads and checks the file. H3_USAGE, naming file and field, for whatever is missing, unknown or not possible: what only one
+ * value can mean (24 fps, 32 kHz stereo, torch's CPU generator) must have that value. */
 h3_status h3_contract_read(h3_contract *out, const char *path);
 
-/* A list of 1 to H3_MAX_SEEDS different integers in [0, 2^32), the seeds that torch's generator tells apart. H3_USAGE otherwise. */
+/* A list of 1 to H3_MAX_SEEDS different integers in [0, 2^32), the seeds that torch's generator tells apart. Else H3_USAGE. */
 h3_status h3_seeds_read(int64_t seeds[H3_MAX_SEEDS], size_t *count, const cJSON *json, const char *where);
 /* A list of "first" and "last", each at most once, as H3_ANCHOR_* bits. */
 h3_status h3_anchors_read(int32_t *anchors, const cJSON *json, const char *where);

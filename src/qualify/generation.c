@@ -47,7 +47,8 @@ static cJSON *anchor_list(int32_t anchors)
 static h3_status compare_seeds(h3_generation *g)
 {
     const h3_contract *contract = &g->contract;
-    if (g->seed_count == contract->seed_count && memcmp(g->seeds, contract->seeds, g->seed_count * sizeof *g->seeds) == 0) return H3_OK;
+    if (g->seed_count == contract->seed_count && memcmp(g->seeds, contract->seeds, g->seed_count * sizeof *g->seeds) == 0)
+        return H3_OK;
     return add_override(g, "seeds", seed_list(contract->seeds, contract->seed_count), seed_list(g->seeds, g->seed_count));
 }
 
@@ -70,8 +71,10 @@ static h3_status compare_conditioning(h3_generation *g)
 {
     char words[64];
     if (g->conditioning_file[0] != 0) {
-        if (g->contract.conditioning_sha256[0] == 0 || strcmp(g->contract.conditioning_sha256, g->conditioning_sha256) == 0) return H3_OK;
-        return add_override(g, "conditioning", hash_or_null(g->contract.conditioning_sha256), cJSON_CreateString(g->conditioning_sha256));
+        if (g->contract.conditioning_sha256[0] == 0 || strcmp(g->contract.conditioning_sha256, g->conditioning_sha256) == 0)
+            return H3_OK;
+        return add_override(g, "conditioning", hash_or_null(g->contract.conditioning_sha256),
+                            cJSON_CreateString(g->conditioning_sha256));
     }
     snprintf(words, sizeof words, "synthetic h3synth-v1 seed %llu", (unsigned long long)g->conditioning_seed);
     return add_override(g, "conditioning", hash_or_null(g->contract.conditioning_sha256), cJSON_CreateString(words));
@@ -106,8 +109,10 @@ h3_status h3_generation_model(h3_generation *generation, const cJSON *identity)
 {
     const h3_contract *contract = &generation->contract;
     const cJSON *kind = cJSON_GetObjectItemCaseSensitive(identity, "kind");
-    const cJSON *config = cJSON_GetObjectItemCaseSensitive(identity, "config_sha256"), *index = cJSON_GetObjectItemCaseSensitive(identity, "index_sha256");
-    const char *config_sha256 = cJSON_IsString(config) ? config->valuestring : "none", *index_sha256 = cJSON_IsString(index) ? index->valuestring : "none";
+    const cJSON *config = cJSON_GetObjectItemCaseSensitive(identity, "config_sha256"),
+                *index = cJSON_GetObjectItemCaseSensitive(identity, "index_sha256");
+    const char *config_sha256 = cJSON_IsString(config) ? config->valuestring : "none",
+               *index_sha256 = cJSON_IsString(index) ? index->valuestring : "none";
     char words[192];
     if (!cJSON_IsString(kind) || strcmp(kind->valuestring, "folder") != 0) return H3_OK;
     if (strcmp(config_sha256, contract->config_sha256) == 0 && strcmp(index_sha256, contract->index_sha256) == 0) return H3_OK;
@@ -164,7 +169,8 @@ static h3_status read_generation(h3_generation *g, const h3_plan *plan, const ch
     const char *contract;
     const cJSON *layout;
     char path[H3_PATH_MAX];
-    H3_TRY(h3_json_only_keys(plan->generation, (const char *const[]){"contract", "layout", "points", "seeds", "conditioning", NULL}, where, H3_USAGE));
+    H3_TRY(h3_json_only_keys(
+        plan->generation, (const char *const[]){"contract", "layout", "points", "seeds", "conditioning", NULL}, where, H3_USAGE));
     H3_TRY(h3_json_string(&contract, plan->generation, "contract", where, H3_USAGE));
     H3_TRY(h3_plan_path(path, plan, contract));
     H3_TRY(h3_contract_read(&g->contract, path));
@@ -193,7 +199,8 @@ h3_status h3_generation_read(h3_generation *out, const h3_plan *plan)
 {
     char where[H3_PATH_MAX + 16];
     memset(out, 0, sizeof *out);
-    if (plan->generation == NULL) return h3_error(H3_USAGE, "%s has no \"generation\"; add it, or leave the generation stages out", plan->path);
+    if (plan->generation == NULL)
+        return h3_error(H3_USAGE, "%s has no \"generation\"; add it, or leave the generation stages out", plan->path);
     snprintf(where, sizeof where, "%s: generation", plan->path);
     h3_status status = read_generation(out, plan, where);
     if (status == H3_OK) status = list_overrides(out, plan);

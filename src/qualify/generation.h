@@ -35,8 +35,8 @@ typedef struct h3_generation {
  * Reads plan->generation and the contract it names:
  *   {"contract": FILE, "layout": {"text","frames","h","w","audio","anchors","vision_rows"}, "points"?, "seeds"?,
  *    "conditioning": {"synthetic": {"seed": N}} or {"file": FILE, "sha256": HASH}}
- * points, seeds and the plan's acceptance replace the contract's, and are listed in `overrides` when they differ, as are geometry,
- * conditioning and a synthetic model. H3_USAGE, naming file and field, for anything wrong. On failure `out` is empty.
+ * points, seeds and the plan's acceptance replace the contract's, and are listed in `overrides` when they differ, as are
+ * geometry, conditioning and a synthetic model. H3_USAGE, naming file and field, for anything wrong. On failure `out` is empty.
  */
 h3_status h3_generation_read(h3_generation *out, const h3_plan *plan);
 void h3_generation_free(h3_generation *generation);
@@ -56,14 +56,14 @@ typedef struct h3_generation_inputs {
 
 /*
  * Builds layout and schedules and reads or makes the conditioning. A conditioning file holds "text" [Nt,X] bf16, "condition.<i>"
- * [1,C,1,h,w] f32 for each anchor, optionally "text_tags" [Nt] i64 (then vision_rows does not matter), and nothing else; its bytes must
- * have the plan's SHA-256. H3_INTEGRITY for a file that is not that, or not finite.
+ * [1,C,1,h,w] f32 for each anchor, optionally "text_tags" [Nt] i64 (then vision_rows does not matter), and nothing else; its
+ * bytes must have the plan's SHA-256. H3_INTEGRITY for a file that is not that, or not finite.
  */
 h3_status h3_generation_inputs_new(h3_generation_inputs *out, const h3_generation *generation, const h3_config *config);
 void h3_generation_inputs_free(h3_generation_inputs *inputs);
 
-/* A seed's rows before the first step: video [video_rows, row], noised conditions first, and audio [audio_rows, row]. One generator,
- * drawn in the order conditions, video, audio. New tensors. */
+/* A seed's rows before the first step: video [video_rows, row], noised conditions first, and audio [audio_rows, row]. One
+ * generator, drawn in the order conditions, video, audio. New tensors. */
 h3_status h3_generation_start(h3_tensor *video, h3_tensor *audio, const h3_generation_inputs *inputs, int64_t seed);
 
 /* SHA-256 of a schedule's float32 sigmas, terminal 0 included, and of its timesteps. */
@@ -102,17 +102,18 @@ struct h3_sampling {
     void *user;
 };
 
-/* Flows for all seeds, and again for their repeats; draws their noise on the first rank. `model` is this rank's range and stays the
- * caller's, as do `inputs` and `ranks`. */
-h3_status h3_sampling_new(h3_sampling *out, const h3_generation *generation, const h3_generation_inputs *inputs, h3_model *model, h3_ranks *ranks, int repeat);
+/* Flows for all seeds, and again for their repeats; draws their noise on the first rank. `model` is this rank's range and stays
+ * the caller's, as do `inputs` and `ranks`. */
+h3_status h3_sampling_new(h3_sampling *out, const h3_generation *generation, const h3_generation_inputs *inputs, h3_model *model,
+                          h3_ranks *ranks, int repeat);
 void h3_sampling_free(h3_sampling *sampling);
 
 /*
- * Runs all steps. For each step and flow the first rank embeds and hands on, the last evaluates the heads and returns both velocities
- * of the target rows, and the first one digests them and takes the Euler step; condition rows never change. Any number of ranks gives
- * the same bytes.
- *   H3_FAILED   a velocity or row that is not finite, a repeat with another digest, an operator that fails or falls back; the message
- *               names seed, step (from 0) and tensor
+ * Runs all steps. For each step and flow the first rank embeds and hands on, the last evaluates the heads and returns both
+ * velocities of the target rows, and the first one digests them and takes the Euler step; condition rows never change. Any
+ * number of ranks gives the same bytes.
+ *   H3_FAILED   a velocity or row that is not finite, a repeat with another digest, an operator that fails or falls back; the
+ *               message names seed, step (from 0) and tensor
  *   H3_STOPPED  a signal came; what `save` wrote last is where to go on
  * At the end and at safe points all ranks learn the outcome. A failure between them, with more than one rank, ends the job
  * (h3_ranks_abort).

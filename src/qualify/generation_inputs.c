@@ -21,8 +21,8 @@ static h3_status new_schedules(h3_generation_inputs *out, const h3_generation *g
     H3_TRY(h3_schedule_new(&out->video, generation->points, (float)generation->video_shift));
     H3_TRY(h3_schedule_new(&out->audio, generation->points, (float)generation->audio_shift));
     if (out->video.points != out->audio.points)
-        return h3_error(H3_USAGE, "%lld grid points give schedules of %lld video and %lld audio points; use fewer points", (long long)generation->points,
-                        (long long)out->video.points, (long long)out->audio.points);
+        return h3_error(H3_USAGE, "%lld grid points give schedules of %lld video and %lld audio points; use fewer points",
+                        (long long)generation->points, (long long)out->video.points, (long long)out->audio.points);
     return H3_OK;
 }
 
@@ -44,11 +44,14 @@ static h3_status check_file_hash(const h3_safetensors *file, const char *expecte
     char sha256[H3_SHA256_HEX];
     H3_TRY(h3_sha256(sha256, file->image, file->size));
     if (strcmp(sha256, expected) == 0) return H3_OK;
-    return h3_error(H3_INTEGRITY, "%s: SHA-256 differs (the plan expects %.12s..., found %.12s...); get the conditioning again or correct the plan", file->path,
-                    expected, sha256);
+    return h3_error(
+        H3_INTEGRITY,
+        "%s: SHA-256 differs (the plan expects %.12s..., found %.12s...); get the conditioning again or correct the plan",
+        file->path, expected, sha256);
 }
 
-static h3_status read_finite(h3_tensor *out, const h3_safetensors *file, const char *name, int32_t dtype, int32_t rank, const int64_t *shape)
+static h3_status read_finite(h3_tensor *out, const h3_safetensors *file, const char *name, int32_t dtype, int32_t rank,
+                             const int64_t *shape)
 {
     H3_TRY(h3_safetensors_read(out, file, name, dtype, rank, shape));
     if (h3_all_finite(out)) return H3_OK;
@@ -56,26 +59,30 @@ static h3_status read_finite(h3_tensor *out, const h3_safetensors *file, const c
 }
 
 /* A file names tensors beyond the expected ones only by mistake. */
-static h3_status read_tensors(h3_generation_inputs *out, h3_tensor *tags, const h3_safetensors *file, const h3_layout_args *args, const h3_config *config)
+static h3_status read_tensors(h3_generation_inputs *out, h3_tensor *tags, const h3_safetensors *file, const h3_layout_args *args,
+                              const h3_config *config)
 {
     size_t known = 1 + (size_t)out->condition_count;
     H3_TRY(read_finite(&out->text, file, "text", H3_BF16, 2, H3_SHAPE(args->text, config->text_dim)));
     for (int32_t i = 0; i < out->condition_count; i++) {
         char name[32];
         snprintf(name, sizeof name, "condition.%d", i);
-        H3_TRY(read_finite(&out->condition[i], file, name, H3_F32, 5, H3_SHAPE(1, config->in_channels, 1, args->height, args->width)));
+        H3_TRY(read_finite(&out->condition[i], file, name, H3_F32, 5,
+                           H3_SHAPE(1, config->in_channels, 1, args->height, args->width)));
     }
     if (h3_safetensors_find(file, "text_tags") != NULL) {
         known++;
         H3_TRY(h3_safetensors_read(tags, file, "text_tags", H3_I64, 1, &args->text));
     }
     if (file->count != known)
-        return h3_error(H3_INTEGRITY, "%s holds %zu tensors where text, condition.<i> of %d keyframes and text_tags were expected", file->path, file->count,
-                        out->condition_count);
+        return h3_error(H3_INTEGRITY,
+                        "%s holds %zu tensors where text, condition.<i> of %d keyframes and text_tags were expected", file->path,
+                        file->count, out->condition_count);
     return H3_OK;
 }
 
-static h3_status file_conditioning(h3_generation_inputs *out, h3_tensor *tags, const h3_generation *generation, const h3_config *config)
+static h3_status file_conditioning(h3_generation_inputs *out, h3_tensor *tags, const h3_generation *generation,
+                                   const h3_config *config)
 {
     h3_safetensors file;
     H3_TRY(h3_safetensors_open(&file, generation->conditioning_file));
@@ -153,7 +160,9 @@ h3_status h3_generation_start(h3_tensor *video, h3_tensor *audio, const h3_gener
     h3_tensor latent = {0};
     h3_status status;
     *video = *audio = (h3_tensor){0};
-    H3_GOTO(h3_tensor_new(&latent, H3_F32, 4, H3_SHAPE(inputs->channels, layout->args.frames, layout->args.height, layout->args.width)), done);
+    H3_GOTO(h3_tensor_new(&latent, H3_F32, 4,
+                          H3_SHAPE(inputs->channels, layout->args.frames, layout->args.height, layout->args.width)),
+            done);
     H3_GOTO(h3_tensor_new(video, H3_F32, 2, H3_SHAPE(layout->video_rows, inputs->video_row)), done);
     H3_GOTO(h3_tensor_new(audio, H3_F32, 2, H3_SHAPE(layout->audio_rows, inputs->audio_row)), done);
     status = draw(inputs, seed, latent.data, video->data, audio->data);

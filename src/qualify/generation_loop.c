@@ -1,6 +1,6 @@
 /*
- * The sampling loop. All flows (seeds and repeats) are under way at once, so that ranks do not wait: while the last rank works on flow
- * 0, the first one embeds flow 1. A flow's velocities are taken back just before its next step.
+ * The sampling loop. All flows (seeds and repeats) are under way at once, so that ranks do not wait: while the last rank works
+ * on flow 0, the first one embeds flow 1. A flow's velocities are taken back just before its next step.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 #include "qualify/metrics.h"
 
 enum { VIDEO, AUDIO, MODALITIES };
-enum { TAG_VIDEO = 10, TAG_AUDIO = 11 }; /* of messages from the last rank to the first */
-enum { SAFE_POINTS = 12 };               /* in a whole run, about */
+enum { SAFE_POINTS = 12 }; /* in a whole run, about */
 
+static const int velocity_tags[MODALITIES] = {10, 11}; /* of messages from the last rank to the first */
 static const char *const velocity_names[MODALITIES] = {"velocity.video", "velocity.audio"};
 static const char *const row_names[MODALITIES] = {"video_rows", "audio_rows"};
 
@@ -52,7 +52,8 @@ static h3_status check_rows(const h3_flow *flow, const float *data, int64_t coun
 {
     h3_tensor view = h3_tensor_view((void *)(uintptr_t)data, H3_F32, 1, &count);
     if (h3_all_finite(&view)) return H3_OK;
-    return h3_error(H3_FAILED, "seed %lld step %lld: %s is not finite; look at the operators with h3_candidate_gate", (long long)flow->seed, (long long)step, name);
+    return h3_error(H3_FAILED, "seed %lld step %lld: %s is not finite; look at the operators with h3_candidate_gate",
+                    (long long)flow->seed, (long long)step, name);
 }
 
 static h3_status digest_velocity(h3_sampling *s, h3_flow *flow, int modality, const float *velocity, int64_t count)
@@ -61,17 +62,32 @@ static h3_status digest_velocity(h3_sampling *s, h3_flow *flow, int modality, co
     char *digest = flow->digests[step][modality];
     H3_TRY(h3_digest(digest, velocity, (size_t)count * sizeof *velocity));
     if (!flow->repeat || strcmp(digest, s->flows[flow->original].digests[step][modality]) == 0) return H3_OK;
-    return h3_error(H3_FAILED, "seed %lld step %lld: the repeat gives another %s (digest %.12s..., first %.12s...); an operator does not repeat itself",
-                    (long long)flow->seed, (long long)step, velocity_names[modality], digest, s->flows[flow->original].digests[step][modality]);
+    return h3_error(
+        H3_FAILED,
+        "seed %lld step %lld: the repeat gives another %s (digest %.12s..., first %.12s...); an operator does not repeat itself",
+        (long long)flow->seed, (long long)step, velocity_names[modality], digest,
+        s->flows[flow->original].digests[step][modality]);
 }
 
-/* Takes the velocities that are due and makes the Euler step. Video steps by its schedule, audio by its own. */
-static h3_status settle(h3_sampling *s, h3_flow *flow)
+/* Takes the velocities that are due from the last rank. */
+static h3_status take(h3_sampling *s, h3_flow *flow)
 {
+    for (int m = 0; m < MODALITIES && last_rank(s) > 0; m++) {
+        int64_t count;
+        target_rows(s, flow, m, &count);
+        float *velocity = velocity_of(flow, m, flow->finished, count);
+        H3_TRY(h3_ranks_receive(s->ranks, last_rank(s), velocity_tags[m], velocity, (size_t)count * sizeof *velocity));
+    }
+    return H3_OK;
+}
+
+/* The Euler step with the velocities taken. Video steps by its schedule, audio by its own. */
+static h3_status advance(h3_sampling *s, h3_flow *flow)
+{
+    int64_t step = flow->finished;
     for (int m = 0; m < MODALITIES; m++) {
-        int64_t count, step = flow->finished;
+        int64_t count;
         float *rows = target_rows(s, flow, m, &count), *velocity = velocity_of(flow, m, step, count);
-        if (last_rank(s) > 0) H3_TRY(h3_ranks_receive(s->ranks, last_rank(s), m == VIDEO ? TAG_VIDEO : TAG_AUDIO, velocity, (size_t)count * sizeof *velocity));
         H3_TRY(check_rows(flow, velocity, count, step, velocity_names[m]));
         H3_TRY(digest_velocity(s, flow, m, velocity, count));
         h3_schedule_step(m == VIDEO ? &s->inputs->video : &s->inputs->audio, step, rows, velocity, count);
@@ -82,11 +98,23 @@ static h3_status settle(h3_sampling *s, h3_flow *flow)
     return H3_OK;
 }
 
-static h3_status settle_until(h3_sampling *s, h3_flow *flow, int64_t step)
+static h3_status settle(h3_sampling *s, h3_flow *flow, int64_t step)
 {
-    if (!is_first(s)) return H3_OK;
-    while (flow->finished < step) H3_TRY(settle(s, flow));
-    return H3_OK;
+    if (!is_first(s) || flow->finished == step) return H3_OK;
+    H3_TRY(take(s, flow));
+    return advance(s, flow);
+}
+
+/* Settles all flows. All velocities are taken also when one is bad: nothing may be left in the line when the ranks part. */
+static h3_status settle_all(h3_sampling *s, int64_t step)
+{
+    h3_status status = H3_OK;
+    for (size_t i = 0; is_first(s) && i < s->flow_count; i++) {
+        if (s->flows[i].finished == step) continue;
+        H3_TRY(alone(s, take(s, &s->flows[i])));
+        if (status == H3_OK) status = advance(s, &s->flows[i]);
+    }
+    return status;
 }
 
 /* Brings one velocity's target rows to the first rank. */
@@ -100,7 +128,7 @@ static h3_status deliver(h3_sampling *s, const h3_flow *flow, int modality, cons
     const float *velocity = (const float *)host.data + skipped;
     h3_status status = H3_OK;
     if (is_first(s)) memcpy(velocity_of(flow, modality, flow->finished, count), velocity, (size_t)count * sizeof *velocity);
-    else status = h3_ranks_send(s->ranks, 0, modality == VIDEO ? TAG_VIDEO : TAG_AUDIO, velocity, (size_t)count * sizeof *velocity);
+    else status = h3_ranks_send(s->ranks, 0, velocity_tags[modality], velocity, (size_t)count * sizeof *velocity);
     h3_tensor_free(&host);
     return status;
 }
@@ -115,8 +143,9 @@ static h3_status watch_call(void *user, const h3_tap_event *event)
 {
     const call_watch *watch = user;
     if (!event->report->fallback) return H3_OK;
-    return h3_error(H3_FAILED, "seed %lld step %lld: block %lld node %s fell back to %s instead of running operator %s", (long long)watch->flow->seed,
-                    (long long)watch->step, (long long)event->block, h3_nodes[event->node].name, event->report->kernel, event->op->name);
+    return h3_error(H3_FAILED, "seed %lld step %lld: block %lld node %s fell back to %s instead of running operator %s",
+                    (long long)watch->flow->seed, (long long)watch->step, (long long)event->block, h3_nodes[event->node].name,
+                    event->report->kernel, event->op->name);
 }
 
 /* This rank's part of one evaluation. */
@@ -139,19 +168,19 @@ static h3_status evaluate(h3_sampling *s, h3_flow *flow, int64_t step)
 static h3_status set_times(h3_sampling *s, int64_t step)
 {
     const h3_generation_inputs *inputs = s->inputs;
-    return h3_timestep_plan(&inputs->layout, inputs->video.timestep[step], inputs->audio.timestep[step], inputs->condition_time, s->timestep,
-                            &s->sequence.timestep_count, s->timestep_indices);
+    return h3_timestep_plan(&inputs->layout, inputs->video.timestep[step], inputs->audio.timestep[step], inputs->condition_time,
+                            s->timestep, &s->sequence.timestep_count, s->timestep_indices);
 }
 
 /* All flows stand after `step` steps: the state is saved, and a signal is heeded. */
 static h3_status safe_point(h3_sampling *s, int64_t step)
 {
-    h3_status status = H3_OK;
-    for (size_t i = 0; i < s->flow_count && status == H3_OK; i++) status = settle_until(s, &s->flows[i], step);
+    h3_status status = settle_all(s, step);
     if (status == H3_OK && is_first(s) && s->save != NULL) status = s->save(s->user, s, step);
     H3_TRY(agree(s, status));
     if (s->ranks == NULL || h3_ranks_stop_requested(s->ranks) == H3_OK) return H3_OK;
-    return h3_error(H3_STOPPED, "stopped by a signal after step %lld of %lld; run again with --resume", (long long)step, (long long)s->steps);
+    return h3_error(H3_STOPPED, "stopped by a signal after step %lld of %lld; run again with --resume", (long long)step,
+                    (long long)s->steps);
 }
 
 static h3_status run_steps(h3_sampling *s)
@@ -160,13 +189,11 @@ static h3_status run_steps(h3_sampling *s)
         if (step > s->first_step && step % s->safe_steps == 0) H3_TRY(safe_point(s, step));
         H3_TRY(alone(s, set_times(s, step)));
         for (size_t i = 0; i < s->flow_count; i++) {
-            H3_TRY(alone(s, settle_until(s, &s->flows[i], step)));
+            H3_TRY(alone(s, settle(s, &s->flows[i], step)));
             H3_TRY(alone(s, evaluate(s, &s->flows[i], step)));
         }
     }
-    h3_status status = H3_OK;
-    for (size_t i = 0; i < s->flow_count && status == H3_OK; i++) status = settle_until(s, &s->flows[i], s->steps);
-    return agree(s, status);
+    return agree(s, settle_all(s, s->steps));
 }
 
 h3_status h3_sampling_run(h3_sampling *sampling)
@@ -230,7 +257,8 @@ static h3_status fill_sampling(h3_sampling *s, const h3_generation *generation)
     return new_flows(s, generation);
 }
 
-h3_status h3_sampling_new(h3_sampling *out, const h3_generation *generation, const h3_generation_inputs *inputs, h3_model *model, h3_ranks *ranks, int repeat)
+h3_status h3_sampling_new(h3_sampling *out, const h3_generation *generation, const h3_generation_inputs *inputs, h3_model *model,
+                          h3_ranks *ranks, int repeat)
 {
     memset(out, 0, sizeof *out);
     out->inputs = inputs;
@@ -248,7 +276,8 @@ void h3_sampling_free(h3_sampling *sampling)
 {
     for (size_t i = 0; sampling->flows != NULL && i < sampling->flow_count; i++) {
         h3_flow *flow = &sampling->flows[i];
-        h3_tensor *tensors[] = {&flow->video, &flow->audio, &flow->start_video, &flow->start_audio, &flow->velocity_video, &flow->velocity_audio};
+        h3_tensor *tensors[] = {&flow->video,       &flow->audio,          &flow->start_video,
+                                &flow->start_audio, &flow->velocity_video, &flow->velocity_audio};
         for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) h3_tensor_free(tensors[k]);
         free(flow->digests);
     }

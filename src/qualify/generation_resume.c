@@ -12,7 +12,7 @@
 
 static const char state_schema[] = "h3-generation-resume-v1";
 
-/* --- identity --------------------------------------------------------------------------------------------------------- */
+/* --- identity ---------------------------------------------------------------------------------------------------------- */
 
 /* SHA-256 of the running program: another build may compute other bytes. */
 static h3_status program_sha256(char out[H3_SHA256_HEX])
@@ -84,14 +84,15 @@ h3_status h3_resume_remove(h3_resume *resume)
     return h3_remove_tree(resume->folder);
 }
 
-/* --- saving ----------------------------------------------------------------------------------------------------------- */
+/* --- saving ------------------------------------------------------------------------------------------------------------ */
 
 static void chunk_name(char out[32], int64_t step) { snprintf(out, 32, "steps-%06lld.h5", (long long)step); }
 
 enum { PARTS = 4 };
 
 /* The parts of one flow in a chunk that ends at `step`: rows reached, and the velocities of the steps since the chunk before. */
-static void chunk_parts(h3_tensor part[PARTS], char name[PARTS][64], const h3_sampling *sampling, const h3_flow *flow, int64_t step)
+static void chunk_parts(h3_tensor part[PARTS], char name[PARTS][64], const h3_sampling *sampling, const h3_flow *flow,
+                        int64_t step)
 {
     static const char *const names[PARTS] = {"video_rows", "audio_rows", "velocity.video", "velocity.audio"};
     const h3_tensor *source[PARTS] = {&flow->video, &flow->audio, &flow->velocity_video, &flow->velocity_audio};
@@ -100,7 +101,8 @@ static void chunk_parts(h3_tensor part[PARTS], char name[PARTS][64], const h3_sa
         part[i] = *source[i];
         if (i < 2) continue;
         int64_t taken = sampling->safe_steps, size = source[i]->shape[1] * source[i]->shape[2];
-        part[i] = h3_tensor_view((float *)source[i]->data + (step - taken) * size, H3_F32, 3, H3_SHAPE(taken, source[i]->shape[1], source[i]->shape[2]));
+        part[i] = h3_tensor_view((float *)source[i]->data + (step - taken) * size, H3_F32, 3,
+                                 H3_SHAPE(taken, source[i]->shape[1], source[i]->shape[2]));
     }
 }
 
@@ -137,7 +139,8 @@ static h3_status publish_chunk(h3_resume *resume, const h3_sampling *sampling, i
     cJSON_AddStringToObject(file, "path", name);
     h3_json_add_integer(file, "size", size);
     cJSON_AddStringToObject(file, "sha256", sha256);
-    return cJSON_AddItemToArray(resume->files, file) ? H3_OK : h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
+    return cJSON_AddItemToArray(resume->files, file) ? H3_OK
+                                                     : h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
 }
 
 h3_status h3_resume_save(void *user, const h3_sampling *sampling, int64_t step)
@@ -158,13 +161,14 @@ h3_status h3_resume_save(void *user, const h3_sampling *sampling, int64_t step)
     return status;
 }
 
-/* --- loading ---------------------------------------------------------------------------------------------------------- */
+/* --- loading ----------------------------------------------------------------------------------------------------------- */
 
 static h3_status copy_part(h3_tensor *to, const h3_artifact *chunk, const char *name)
 {
     const h3_tensor *from;
     H3_TRY(h3_artifact_need(&from, chunk, name));
-    if (from->dtype != to->dtype || from->rank != to->rank || memcmp(from->shape, to->shape, (size_t)to->rank * sizeof *to->shape) != 0)
+    if (from->dtype != to->dtype || from->rank != to->rank ||
+        memcmp(from->shape, to->shape, (size_t)to->rank * sizeof *to->shape) != 0)
         return h3_error(H3_INTEGRITY, "%s: %s has another shape than this generation; run without --resume", chunk->path, name);
     memcpy(to->data, from->data, h3_tensor_bytes(to));
     return H3_OK;
@@ -176,7 +180,8 @@ static h3_status digest_steps(h3_flow *flow, int64_t first, int64_t end)
     for (int64_t step = first; step < end; step++) {
         for (int m = 0; m < 2; m++) {
             size_t count = (size_t)(store[m]->shape[1] * store[m]->shape[2]);
-            H3_TRY(h3_digest(flow->digests[step][m], (const float *)store[m]->data + (size_t)step * count, count * sizeof(float)));
+            H3_TRY(
+                h3_digest(flow->digests[step][m], (const float *)store[m]->data + (size_t)step * count, count * sizeof(float)));
         }
     }
     return H3_OK;
@@ -191,7 +196,8 @@ static h3_status load_flow(h3_sampling *sampling, h3_flow *flow, const h3_artifa
     for (int i = 0; i < part_count(flow); i++) H3_TRY(copy_part(&part[i], chunk, name[i]));
     flow->finished = step;
     if (!flow->repeat) return digest_steps(flow, step - taken, step);
-    memcpy(flow->digests + step - taken, sampling->flows[flow->original].digests + step - taken, (size_t)taken * sizeof *flow->digests);
+    memcpy(flow->digests + step - taken, sampling->flows[flow->original].digests + step - taken,
+           (size_t)taken * sizeof *flow->digests);
     return H3_OK;
 }
 
@@ -204,12 +210,14 @@ static h3_status load_chunk(h3_resume *resume, h3_sampling *sampling, const cJSO
     if (sampling->ranks != NULL) h3_ranks_beat(sampling->ranks, "resuming", -1);
     H3_TRY(h3_json_string(&name, file, "path", where, H3_INTEGRITY));
     H3_TRY(h3_json_string(&sha256, file, "sha256", where, H3_INTEGRITY));
-    if (strcmp(name, expected) != 0) return h3_error(H3_INTEGRITY, "%s lists %.80s where %s was expected; run without --resume", where, name, expected);
+    if (strcmp(name, expected) != 0)
+        return h3_error(H3_INTEGRITY, "%s lists %.80s where %s was expected; run without --resume", where, name, expected);
     snprintf(relative, sizeof relative, "%s/%s", resume->relative, expected);
     H3_TRY(h3_run_locate(path, resume->run_folder, relative));
     H3_TRY(h3_artifact_open(&chunk, path, sha256));
     h3_status status = H3_OK;
-    for (size_t f = 0; f < sampling->flow_count && status == H3_OK; f++) status = load_flow(sampling, &sampling->flows[f], &chunk, step);
+    for (size_t f = 0; f < sampling->flow_count && status == H3_OK; f++)
+        status = load_flow(sampling, &sampling->flows[f], &chunk, step);
     h3_artifact_close(&chunk);
     return status;
 }
@@ -224,10 +232,12 @@ static h3_status load_state(h3_resume *resume, h3_sampling *sampling, const cJSO
         covered += sampling->safe_steps;
         if (covered > reached) break;
         H3_TRY(load_chunk(resume, sampling, file, covered, where));
-        if (!cJSON_AddItemToArray(resume->files, cJSON_Duplicate(file, 1))) return h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
+        if (!cJSON_AddItemToArray(resume->files, cJSON_Duplicate(file, 1)))
+            return h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
     }
     if (file != NULL || covered != reached)
-        return h3_error(H3_INTEGRITY, "%s lists other files than its step %lld needs; run without --resume", where, (long long)reached);
+        return h3_error(H3_INTEGRITY, "%s lists other files than its step %lld needs; run without --resume", where,
+                        (long long)reached);
     *step = reached;
     return H3_OK;
 }
@@ -236,7 +246,8 @@ static h3_status load_state(h3_resume *resume, h3_sampling *sampling, const cJSO
 static h3_status check_state(const h3_resume *resume, const cJSON *state, const char **note, const char *where)
 {
     const char *schema, *plan, *key;
-    H3_TRY(h3_json_only_keys(state, (const char *const[]){"schema", "plan_sha256", "key", "step", "files", NULL}, where, H3_INTEGRITY));
+    H3_TRY(h3_json_only_keys(state, (const char *const[]){"schema", "plan_sha256", "key", "step", "files", NULL}, where,
+                             H3_INTEGRITY));
     H3_TRY(h3_json_string(&schema, state, "schema", where, H3_INTEGRITY));
     H3_TRY(h3_json_string(&plan, state, "plan_sha256", where, H3_INTEGRITY));
     H3_TRY(h3_json_string(&key, state, "key", where, H3_INTEGRITY));

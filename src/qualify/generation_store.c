@@ -13,13 +13,17 @@
 
 /* Datasets of a seed's artifact, in their order. */
 enum { CONDITION, VIDEO_0, AUDIO_0, VELOCITY_VIDEO, VELOCITY_AUDIO, VIDEO_END, AUDIO_END, DATASETS };
-static const char *const dataset_names[DATASETS] = {"condition_rows", "video_rows0", "audio_rows0", "velocity.video", "velocity.audio", "video_rows", "audio_rows"};
+static const char *const dataset_names[DATASETS] = {"condition_rows", "video_rows0", "audio_rows0", "velocity.video",
+                                                    "velocity.audio", "video_rows",  "audio_rows"};
 
 typedef char seed_digests[DATASETS][H3_SHA256_HEX];
 
 void h3_generation_report_path(char out[64], const char *side) { snprintf(out, 64, "generate-%s.json", side); }
 
-void h3_generation_artifact_path(char out[96], const char *side, int64_t seed) { snprintf(out, 96, "data/generate/%s/seed%lld.h5", side, (long long)seed); }
+void h3_generation_artifact_path(char out[96], const char *side, int64_t seed)
+{
+    snprintf(out, 96, "data/generate/%s/seed%lld.h5", side, (long long)seed);
+}
 
 /* Rows first .. first+count-1 of a matrix. */
 static h3_tensor row_range(const h3_tensor *rows, int64_t first, int64_t count)
@@ -40,7 +44,8 @@ static void datasets_of(h3_tensor out[DATASETS], const h3_sampling *sampling, co
     out[AUDIO_END] = flow->audio;
 }
 
-static h3_status publish_seed(const h3_generation_record *record, const h3_sampling *sampling, const h3_flow *flow, h3_run *run, seed_digests digests)
+static h3_status publish_seed(const h3_generation_record *record, const h3_sampling *sampling, const h3_flow *flow, h3_run *run,
+                              seed_digests digests)
 {
     h3_artifact_writer *writer;
     h3_tensor datasets[DATASETS];
@@ -147,7 +152,8 @@ static void layout_json(cJSON *report, const h3_layout *layout)
 static cJSON *binding_json(const h3_generation_record *record, int32_t node)
 {
     const h3_operator *op = record->operators[node];
-    const h3_library *library = record->bindings != NULL ? &record->bindings->libraries[record->bindings->library_of[node]] : record->provider;
+    const h3_library *library =
+        record->bindings != NULL ? &record->bindings->libraries[record->bindings->library_of[node]] : record->provider;
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "node", h3_nodes[node].name);
     cJSON_AddStringToObject(json, "operator", op->name);
@@ -193,7 +199,8 @@ static void repeat_json(cJSON *report, const h3_generation_record *record, const
 {
     cJSON *json = cJSON_AddObjectToObject(report, "repeat");
     cJSON_AddNumberToObject(json, "repeats", record->repeat ? 1 : 0);
-    h3_json_add_integer(json, "equal_digests", record->repeat ? (int64_t)record->generation->seed_count * sampling->steps * 2 : 0);
+    h3_json_add_integer(json, "equal_digests",
+                        record->repeat ? (int64_t)record->generation->seed_count * sampling->steps * 2 : 0);
 }
 
 static h3_status fill_report(cJSON *report, const h3_generation_record *record, const h3_sampling *sampling, h3_run *run)
@@ -238,11 +245,13 @@ h3_status h3_generation_check_space(const h3_generation *generation, const h3_ge
     /* Velocities and rows of a seed, once in its artifact and once in the state. */
     H3_TRY(h3_size_multiply(row_bytes, 2 * (evaluations + 16), &needed));
     H3_TRY(h3_size_multiply(needed, generation->seed_count, &needed));
-    if (statvfs(run_folder, &fs) != 0) return h3_error(H3_ENVIRONMENT, "%s: %s; choose another run folder", run_folder, strerror(errno));
+    if (statvfs(run_folder, &fs) != 0)
+        return h3_error(H3_ENVIRONMENT, "%s: %s; choose another run folder", run_folder, strerror(errno));
     size_t available = (size_t)fs.f_bavail * fs.f_frsize;
     if (available >= needed) return H3_OK;
-    return h3_error(H3_ENVIRONMENT, "%s: the generation needs about %zu MB of disk, %zu MB are free; free some or choose another run folder", run_folder,
-                    needed >> 20, available >> 20);
+    return h3_error(H3_ENVIRONMENT,
+                    "%s: the generation needs about %zu MB of disk, %zu MB are free; free some or choose another run folder",
+                    run_folder, needed >> 20, available >> 20);
 }
 
 static int lists_library(const cJSON *libraries, const char *sha256)
@@ -269,17 +278,21 @@ h3_status h3_generation_check_gate(const cJSON *gate, const h3_bindings *binding
     H3_TRY(h3_json_array(&libraries, gate, "libraries", where, H3_INTEGRITY));
     for (int32_t i = 0; i < bindings->library_count; i++)
         if (!lists_library(libraries, bindings->libraries[i].sha256))
-            return h3_error(H3_INTEGRITY, "%s did not qualify %s (SHA-256 %.12s...): the library is another one than then; run h3_candidate_gate again", where,
-                            bindings->libraries[i].path, bindings->libraries[i].sha256);
+            return h3_error(
+                H3_INTEGRITY,
+                "%s did not qualify %s (SHA-256 %.12s...): the library is another one than then; run h3_candidate_gate again",
+                where, bindings->libraries[i].path, bindings->libraries[i].sha256);
     cJSON_ArrayForEach(item, libraries) {
         H3_TRY(h3_json_string(&sha256, item, "sha256", where, H3_INTEGRITY));
         H3_TRY(h3_json_string(&file, item, "file", where, H3_INTEGRITY));
         if (!has_loaded(bindings, sha256))
-            return h3_error(H3_INTEGRITY, "%s qualified %s (SHA-256 %.12s...), which is not what runs now; run h3_candidate_gate again", where, file, sha256);
+            return h3_error(H3_INTEGRITY,
+                            "%s qualified %s (SHA-256 %.12s...), which is not what runs now; run h3_candidate_gate again", where,
+                            file, sha256);
     }
     H3_TRY(h3_json_object(&qualified_with, gate, "provider", where, H3_INTEGRITY));
     H3_TRY(h3_json_string(&sha256, qualified_with, "sha256", where, H3_INTEGRITY));
     if (strcmp(sha256, provider->sha256) == 0) return H3_OK;
-    return h3_error(H3_INTEGRITY, "%s was made with another %s (SHA-256 %.12s..., now %.12s...); run h3_candidate_gate again", where, provider->path, sha256,
-                    provider->sha256);
+    return h3_error(H3_INTEGRITY, "%s was made with another %s (SHA-256 %.12s..., now %.12s...); run h3_candidate_gate again",
+                    where, provider->path, sha256, provider->sha256);
 }

@@ -25,29 +25,38 @@ void h3_generation_report_path(char out[64], const char *side);
 void h3_generation_artifact_path(char out[96], const char *side, int64_t seed);
 
 /*
- * Publishes the artifacts of all seeds, then the report, and declares them as outputs of `run`. Datasets of an artifact: condition_rows
- * (absent without keyframes), video_rows0, audio_rows0, velocity.video [steps,rows,row], velocity.audio, video_rows, audio_rows; rows are target
- * rows. The report holds no times and is the same for any number of ranks.
+ * Publishes the artifacts of all seeds, then the report, and declares them as outputs of `run`. Datasets of an artifact:
+ * condition_rows (absent without keyframes), video_rows0, audio_rows0, velocity.video [steps,rows,row], velocity.audio,
+ * video_rows, audio_rows; rows are target rows. The report holds no times and is the same for any number of ranks.
  */
 h3_status h3_generation_publish(const h3_generation_record *record, const h3_sampling *sampling, h3_run *run);
 
 /* H3_ENVIRONMENT unless the run's file system has room for the artifacts and the state. */
 h3_status h3_generation_check_space(const h3_generation *generation, const h3_generation_inputs *inputs, const char *run_folder);
 
-/* H3_INTEGRITY unless the operator libraries of a gate.json ("libraries": [{"file","sha256",...}], "provider": {"sha256",...}) are
- * exactly those that this generation has loaded. */
+/* The contract as the run keeps it: written by the first stage, so that both sides of the generation and the comparison go by
+ * the same. */
+#define H3_CONTRACT_COPY "generation-contract.json"
+/* Publishes the bytes of the contract that the plan names, and declares them an output. Nothing for a plan without generation. */
+h3_status h3_contract_keep(const h3_plan *plan, h3_run *run);
+/* H3_INTEGRITY when the run keeps a contract and the plan's is another one, whatever else is wrong with it as long as it can be
+ * read. */
+h3_status h3_contract_expect(const h3_plan *plan, const char *run_folder);
+
+/* H3_INTEGRITY unless the operator libraries of a gate.json ("libraries": [{"file","sha256",...}], "provider": {"sha256",...})
+ * are exactly those that this generation has loaded. */
 h3_status h3_generation_check_gate(const cJSON *gate, const h3_bindings *bindings, const h3_library *provider, const char *where);
 
 /*
- * The state of an unfinished generation, in data/generate/<side>/resume/: for every safe point one artifact with the velocities since
- * the one before and the rows reached, and state.json, written last, which lists them.
+ * The state of an unfinished generation, in data/generate/<side>/resume/: for every safe point one artifact with the velocities
+ * since the one before and the rows reached, and state.json, written last, which lists them.
  */
 typedef struct h3_resume {
     char folder[H3_PATH_MAX];
     char relative[64];              /* of the folder, in the run */
     const char *run_folder;
     char plan_sha256[H3_SHA256_HEX];
-    char key[H3_SHA256_HEX];        /* of everything that decides the bytes: plan, contract, inputs, program, libraries, machine */
+    char key[H3_SHA256_HEX];        /* of all that decides the bytes: plan, contract, inputs, program, libraries, machine */
     cJSON *files;                   /* of state.json */
 } h3_resume;
 
@@ -56,8 +65,8 @@ h3_status h3_resume_open(h3_resume *out, const h3_generation_record *record, con
 void h3_resume_close(h3_resume *resume);
 /* For h3_sampling.save; `resume` is the user. */
 h3_status h3_resume_save(void *resume, const h3_sampling *sampling, int64_t step);
-/* Brings the flows of a new sampling to the saved step. *step is 0, with a line for people in *note, when there is no state or when it
- * is of another plan or build. H3_INTEGRITY, naming the file, for a damaged state. */
+/* Brings the flows of a new sampling to the saved step. *step is 0, with a line for people in *note, when there is no state or
+ * when it is of another plan or build. H3_INTEGRITY, naming the file, for a damaged state. */
 h3_status h3_resume_load(h3_resume *resume, h3_sampling *sampling, int64_t *step, const char **note);
 /* Forgets the state. */
 h3_status h3_resume_remove(h3_resume *resume);

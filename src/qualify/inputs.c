@@ -1,7 +1,29 @@
 #include "qualify/inputs.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MANIFEST "reference-manifest.json"
+
+/* The artifact and the manifest name the same tensors with the same digests. */
+static h3_status check_tensors(const h3_artifact *artifact, const h3_manifest *manifest, const char *relative, const char *layout,
+                               int32_t precision)
+{
+    size_t listed = 0;
+    for (size_t i = 0; i < manifest->tensor_count; i++) listed += strcmp(manifest->tensors[i].file, relative) == 0;
+    if (listed != artifact->count)
+        return h3_error(H3_INTEGRITY, MANIFEST " lists %zu tensors of %s, which holds %zu; rerun h3_reference_pass", listed, relative,
+                        artifact->count);
+    for (size_t i = 0; i < artifact->count; i++) {
+        char name[400];
+        snprintf(name, sizeof name, "%s/%s/%s", layout, h3_precision_name(precision), artifact->entries[i].name);
+        const h3_manifest_tensor *tensor = strlen(name) < sizeof tensor->name ? h3_manifest_find(manifest, name) : NULL;
+        if (tensor == NULL || strcmp(tensor->file, relative) != 0 || strcmp(tensor->digest, artifact->entries[i].digest) != 0)
+            return h3_error(H3_INTEGRITY, MANIFEST " does not list %s as %s has it; rerun h3_reference_pass", name, relative);
+    }
+    return H3_OK;
+}
 
 h3_status h3_inputs_artifact(h3_artifact *out, const h3_manifest *manifest, const char *run_folder, const char *layout, int32_t precision, int64_t block)
 {
@@ -10,7 +32,44 @@ h3_status h3_inputs_artifact(h3_artifact *out, const h3_manifest *manifest, cons
     const h3_manifest_file *file = h3_manifest_find_file(manifest, relative);
     if (file == NULL) return h3_error(H3_INTEGRITY, "reference-manifest.json does not list %s; rerun h3_reference_pass", relative);
     H3_TRY(h3_run_locate(path, run_folder, relative));
-    return h3_artifact_open(out, path, file->sha256);
+    H3_TRY(h3_artifact_open(out, path, file->sha256));
+    h3_status status = check_tensors(out, manifest, relative, layout, precision);
+    if (status != H3_OK) h3_artifact_close(out);
+    return status;
+}
+
+static int same_field(const cJSON *a, const cJSON *b, const char *key)
+{
+    return cJSON_Compare(cJSON_GetObjectItemCaseSensitive(a, key), cJSON_GetObjectItemCaseSensitive(b, key), 1);
+}
+
+/* The first file of a checkpoint that differs; "the checkpoint" where no single one does. */
+static const char *changed_file(const cJSON *recorded, const cJSON *now)
+{
+    const cJSON *shards = cJSON_GetObjectItemCaseSensitive(recorded, "shards"), *shard;
+    int index = 0;
+    if (!same_field(recorded, now, "kind")) return "the checkpoint";
+    if (!same_field(recorded, now, "config_sha256")) return "config.json";
+    cJSON_ArrayForEach(shard, cJSON_GetObjectItemCaseSensitive(now, "shards")) {
+        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(shard, "path"));
+        if (path != NULL && !cJSON_Compare(shard, cJSON_GetArrayItem(shards, index), 1)) return path;
+        index++;
+    }
+    return same_field(recorded, now, "index_sha256") ? "the checkpoint" : "diffusion_pytorch_model.safetensors.index.json";
+}
+
+h3_status h3_inputs_model(const h3_manifest *manifest, const h3_weights *weights, cJSON **identity)
+{
+    cJSON *now;
+    if (identity != NULL) *identity = NULL;
+    H3_TRY(h3_weights_identity(weights, &now));
+    h3_status status = H3_OK;
+    if (!cJSON_Compare(manifest->model, now, 1))
+        status = h3_error(H3_INTEGRITY, "%s has changed since " MANIFEST " was written: that is of another model; restore it, or start a new run",
+                          changed_file(manifest->model, now));
+    if (status == H3_OK && identity != NULL) *identity = now;
+    else cJSON_Delete(now);
+    return status;
 }
 
 static h3_status read_verified(h3_run *run, const char *stage, const char *file, char **text, size_t *size, h3_run_files *outputs)

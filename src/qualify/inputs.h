@@ -8,8 +8,13 @@
 #include "store/artifact.h"
 #include "store/run.h"
 
-/* Any rank. A reference artifact with the hash that the manifest lists; block as in h3_reference_path. */
+/* Any rank. A reference artifact with the hash that the manifest lists, and the tensors with the digests that it lists; block as in
+ * h3_reference_path. */
 h3_status h3_inputs_artifact(h3_artifact *out, const h3_manifest *manifest, const char *run_folder, const char *layout, int32_t precision, int64_t block);
+
+/* Any rank. H3_INTEGRITY, naming the file of the checkpoint, unless the weights are those of the manifest: hashes every shard.
+ * `identity` (may be NULL) receives h3_weights_identity; the caller deletes. */
+h3_status h3_inputs_model(const h3_manifest *manifest, const h3_weights *weights, cJSON **identity);
 
 /* Collective. Rank 0 requires the passed stage `stage` and verifies `file` among its outputs; every rank gets its bytes (caller frees) and
  * their SHA-256. `outputs` (may be NULL) receives the stage's listing on rank 0. */

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/memory.h"
+#include "store/publish.h"
 
 const char *h3_precision_name(int32_t precision) { return precision == H3_F32 ? "fp32" : "bf16"; }
 
@@ -142,15 +143,18 @@ static int is_sha256(const char *text) { return strlen(text) == 64 && strspn(tex
 
 static h3_status read_files(h3_manifest *out, const cJSON *json, const char *where)
 {
+    static const char *const keys[] = {"path", "size", "sha256", NULL};
     const cJSON *files, *item;
     H3_TRY(h3_json_array(&files, json, "files", where, H3_INTEGRITY));
     cJSON_ArrayForEach(item, files) {
         const char *path, *sha256;
         int64_t size;
+        H3_TRY(h3_json_only_keys(item, keys, where, H3_INTEGRITY));
         H3_TRY(h3_json_string(&path, item, "path", where, H3_INTEGRITY));
         H3_TRY(h3_json_string(&sha256, item, "sha256", where, H3_INTEGRITY));
         H3_TRY(h3_json_integer(&size, item, "size", 0, INT64_MAX, where, H3_INTEGRITY));
         if (strlen(path) >= 200 || !is_sha256(sha256)) return h3_error(H3_INTEGRITY, "%s: malformed file entry %.80s", where, path);
+        H3_TRY(h3_check_relative(path, where));
         H3_TRY(h3_manifest_add_file(out, path, size, sha256));
     }
     return H3_OK;
@@ -158,10 +162,12 @@ static h3_status read_files(h3_manifest *out, const cJSON *json, const char *whe
 
 static h3_status read_tensors(h3_manifest *out, const cJSON *json, const char *where)
 {
+    static const char *const keys[] = {"name", "file", "digest", NULL};
     const cJSON *tensors, *item;
     H3_TRY(h3_json_array(&tensors, json, "tensors", where, H3_INTEGRITY));
     cJSON_ArrayForEach(item, tensors) {
         const char *name, *file, *digest;
+        H3_TRY(h3_json_only_keys(item, keys, where, H3_INTEGRITY));
         H3_TRY(h3_json_string(&name, item, "name", where, H3_INTEGRITY));
         H3_TRY(h3_json_string(&file, item, "file", where, H3_INTEGRITY));
         H3_TRY(h3_json_string(&digest, item, "digest", where, H3_INTEGRITY));
@@ -189,7 +195,11 @@ static h3_status read_manifest(h3_manifest *out, const cJSON *json, const char *
     H3_TRY(read_files(out, json, where));
     H3_TRY(read_tensors(out, json, where));
     if (out->file_count == 0 || out->tensor_count == 0) return h3_error(H3_INTEGRITY, "%s lists no tensors", where);
-    return sort_entries(out, where);
+    H3_TRY(sort_entries(out, where));
+    for (size_t i = 0; i < out->tensor_count; i++)
+        if (h3_manifest_find_file(out, out->tensors[i].file) == NULL)
+            return h3_error(H3_INTEGRITY, "%s: tensor %.120s is in file %.120s, which is not listed", where, out->tensors[i].name, out->tensors[i].file);
+    return H3_OK;
 }
 
 h3_status h3_manifest_parse(h3_manifest *out, const char *text, size_t size, const char *where)
@@ -243,5 +253,6 @@ h3_status h3_manifest_require_equal(const h3_manifest *pinned, const h3_manifest
         if (file == NULL || strcmp(file->sha256, pinned->files[i].sha256) != 0)
             return h3_error(H3_INTEGRITY, "%s: file %s is not reproduced byte for byte", where, pinned->files[i].path);
     }
+    if (pinned->file_count != made->file_count) return h3_error(H3_INTEGRITY, "%s pins %zu files, this pass made %zu", where, pinned->file_count, made->file_count);
     return H3_OK;
 }

@@ -165,7 +165,9 @@ static h3_status read_fields(h3_plan *plan)
     H3_TRY(read_checkpoint(plan));
     H3_TRY(read_layouts(plan));
     H3_TRY(h3_json_string(&plan->provider, plan->json, "provider", plan->path, H3_USAGE));
+    if (plan->provider[0] == 0) return h3_error(H3_USAGE, "%s: provider has no name; use libh3_provider_cpu.so", plan->path);
     H3_TRY(h3_json_object(&plan->candidate, plan->json, "candidate", plan->path, H3_USAGE));
+    H3_TRY(h3_bindings_check(plan->candidate, plan->path));
     if (cJSON_GetObjectItemCaseSensitive(plan->json, "generation") != NULL)
         H3_TRY(h3_json_object(&plan->generation, plan->json, "generation", plan->path, H3_USAGE));
     if (cJSON_GetObjectItemCaseSensitive(plan->json, "acceptance") != NULL)

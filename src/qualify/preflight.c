@@ -3,50 +3,74 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "graph/nodes.h"
+#include "qualify/generation.h"
+#include "qualify/manifest.h"
+#include "qualify/thresholds.h"
+
+enum { PIN_LIMIT = 1 << 30 };
+
+static h3_status too_large(void) { return h3_error(H3_USAGE, "the plan's shapes are beyond all sizes that can be counted; correct its layouts or config"); }
+
+/* *total += a * b * c */
+static h3_status add_product(size_t *total, size_t a, size_t b, size_t c)
+{
+    size_t product;
+    if (__builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) || __builtin_add_overflow(*total, product, total))
+        return too_large();
+    return H3_OK;
+}
 
 /* Elements of all node outputs of one packed row in one block. */
-static int64_t row_elements(const h3_config *config)
+static size_t row_elements(const h3_config *config)
 {
-    int64_t total = 0;
+    size_t total = 0;
     for (int32_t node = 0; node < H3_NODE_COUNT; node++)
-        if (node != H3_NODE_ADALN) total += h3_node_width(node, config);
+        if (node != H3_NODE_ADALN) total += (size_t)h3_node_width(node, config);
     return total;
 }
 
-static h3_status block_parameters(const h3_config *config, size_t *elements)
+static h3_status parameter_elements(const h3_config *config, size_t *elements)
 {
     h3_inventory inventory;
+    h3_status status = H3_OK;
     H3_TRY(h3_inventory_new(&inventory, config));
     *elements = 0;
-    for (size_t i = 0; i < inventory.count; i++) {
+    for (size_t i = 0; i < inventory.count && status == H3_OK; i++) {
         const h3_parameter *parameter = &inventory.items[i];
-        *elements += (size_t)parameter->shape[0] * (size_t)(parameter->rank == 2 ? parameter->shape[1] : 1);
+        status = add_product(elements, (size_t)parameter->shape[0], (size_t)(parameter->rank == 2 ? parameter->shape[1] : 1), 1);
     }
     h3_inventory_free(&inventory);
-    return H3_OK;
+    return status;
+}
+
+static h3_status sizes_of(h3_layout *sizes, const h3_layout_args *wanted, const h3_config *config)
+{
+    h3_layout_args args = *wanted;
+    args.patch_h = config->patch_size[1];
+    args.patch_w = config->patch_size[2];
+    return h3_layout_sizes(sizes, &args);
 }
 
 h3_status h3_reference_bytes(const h3_plan *plan, const h3_config *config, size_t *bytes)
 {
     enum { BYTES_BOTH = 4 + 2 }; /* FP32 and BF16 */
     size_t parameters;
-    H3_TRY(block_parameters(config, &parameters));
+    H3_TRY(parameter_elements(config, &parameters));
     *bytes = 0;
     for (size_t i = 0; i < plan->layout_count; i++) {
-        h3_plan_inputs inputs;
-        size_t elements;
-        H3_TRY(h3_plan_inputs_new(&inputs, &plan->layouts[i], config));
-        int64_t rows = inputs.layout.rows;
-        h3_plan_inputs_free(&inputs);
-        H3_TRY(h3_size_multiply((size_t)rows, (size_t)(2 * row_elements(config)), &elements)); /* outputs and gradients */
-        H3_TRY(h3_size_multiply(elements, (size_t)config->num_layers, &elements));
-        *bytes += (elements + parameters) * BYTES_BOTH;
+        h3_layout sizes;
+        size_t rows = 0;
+        h3_status status = sizes_of(&sizes, &plan->layouts[i].args, config);
+        if (status != H3_OK) return h3_error_context(status, "layout %s", plan->layouts[i].name);
+        H3_TRY(add_product(&rows, (size_t)sizes.rows, (size_t)config->num_layers, BYTES_BOTH));
+        H3_TRY(add_product(bytes, rows, 2, row_elements(config))); /* outputs and gradients */
+        H3_TRY(add_product(bytes, parameters, BYTES_BOTH, 1));
     }
     return H3_OK;
 }
@@ -61,14 +85,14 @@ static h3_status check_disk(const char *folder, size_t needed)
     return H3_OK;
 }
 
-/* One pass holds its parameters and its artifacts of one precision at a time, spread over the ranks; a tenth more for the rest. */
-static h3_status check_memory(size_t artifacts)
+/* A tenth more for the rest. */
+static h3_status check_memory(const char *what, size_t bytes)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (pages <= 0 || page <= 0) return H3_OK;
-    size_t total = (size_t)pages * (size_t)page, needed = artifacts + artifacts / 10;
+    size_t total = (size_t)pages * (size_t)page, needed = bytes > SIZE_MAX - bytes / 10 ? SIZE_MAX : bytes + bytes / 10;
     if (total < needed)
-        return h3_error(H3_ENVIRONMENT, "this plan needs about %zu MB of memory, this machine has %zu MB; use fewer or smaller layouts", needed >> 20, total >> 20);
+        return h3_error(H3_ENVIRONMENT, "%s needs about %zu MB of memory, this machine has %zu MB; use fewer or smaller layouts", what, needed >> 20, total >> 20);
     return H3_OK;
 }
 
@@ -83,29 +107,69 @@ static h3_status check_writable(const char *folder)
     return H3_OK;
 }
 
-/* Files that generation will read are looked for now, hours before they are needed. */
-static h3_status check_generation(const h3_plan *plan)
+/* A seed keeps the velocities of all steps, and its rows; a repeat its rows. */
+static h3_status check_generation_memory(const h3_generation *generation, const h3_config *config)
 {
-    const char *name;
-    char path[H3_PATH_MAX];
+    h3_layout sizes;
+    size_t row_bytes = 0, bytes = 0;
+    H3_TRY(sizes_of(&sizes, &generation->layout, config));
+    H3_TRY(add_product(&row_bytes, (size_t)sizes.video_rows, (size_t)h3_config_video_row(config), sizeof(float)));
+    H3_TRY(add_product(&row_bytes, (size_t)sizes.audio_rows, (size_t)config->audio_in_channels, sizeof(float)));
+    H3_TRY(add_product(&bytes, row_bytes, (size_t)generation->points + 4, generation->seed_count));
+    H3_TRY(add_product(&bytes, (size_t)sizes.rows, 2 * row_elements(config), sizeof(float)));
+    return check_memory("the plan's generation", bytes);
+}
+
+/* The files that generation will read are read now, hours before they are needed. */
+static h3_status check_generation(const h3_plan *plan, const h3_config *config)
+{
+    h3_generation generation;
+    h3_generation_inputs inputs = {0};
     if (plan->generation == NULL) return H3_OK;
-    H3_TRY(h3_json_string(&name, plan->generation, "contract", plan->path, H3_USAGE));
-    H3_TRY(h3_plan_path(path, plan, name));
-    if (access(path, R_OK) != 0) return h3_error(H3_USAGE, "%s: the generation contract %s cannot be read (%s)", plan->path, path, strerror(errno));
-    const cJSON *conditioning = cJSON_GetObjectItemCaseSensitive(plan->generation, "conditioning");
-    const cJSON *file = cJSON_GetObjectItemCaseSensitive(conditioning, "file");
-    if (!cJSON_IsString(file)) return H3_OK;
-    H3_TRY(h3_plan_path(path, plan, file->valuestring));
-    if (access(path, R_OK) != 0) return h3_error(H3_USAGE, "%s: the conditioning file %s cannot be read (%s)", plan->path, path, strerror(errno));
+    H3_TRY(h3_generation_read(&generation, plan));
+    h3_status status = check_generation_memory(&generation, config);
+    if (status == H3_OK) status = h3_generation_inputs_new(&inputs, &generation, config);
+    h3_generation_inputs_free(&inputs);
+    h3_generation_free(&generation);
+    return status;
+}
+
+static h3_status check_pins(const h3_plan *plan)
+{
+    char *text;
+    size_t size;
+    if (plan->pinned_manifest[0] != 0) {
+        h3_manifest manifest;
+        H3_TRY(h3_file_read(&text, &size, plan->pinned_manifest, PIN_LIMIT, H3_INTEGRITY));
+        h3_status status = h3_manifest_parse(&manifest, text, size, plan->pinned_manifest);
+        free(text);
+        H3_TRY(status);
+        h3_manifest_free(&manifest);
+    }
+    if (plan->pinned_thresholds[0] != 0) {
+        h3_thresholds thresholds;
+        H3_TRY(h3_file_read(&text, &size, plan->pinned_thresholds, PIN_LIMIT, H3_INTEGRITY));
+        h3_status status = h3_thresholds_parse(&thresholds, text, size, plan->pinned_thresholds);
+        free(text);
+        H3_TRY(status);
+        h3_thresholds_free(&thresholds);
+    }
     return H3_OK;
 }
 
-h3_status h3_preflight(const h3_plan *plan, const h3_config *config, const char *run_folder)
+h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config)
+{
+    size_t bytes;
+    H3_TRY(h3_reference_bytes(plan, config, &bytes));
+    H3_TRY(check_memory("this plan", bytes));
+    H3_TRY(check_pins(plan));
+    return check_generation(plan, config);
+}
+
+h3_status h3_preflight_folder(const h3_plan *plan, const h3_config *config, const char *run_folder)
 {
     size_t bytes;
     H3_TRY(h3_reference_bytes(plan, config, &bytes));
     H3_TRY(check_writable(run_folder));
-    H3_TRY(check_disk(run_folder, bytes));
-    H3_TRY(check_memory(bytes));
-    return check_generation(plan);
+    return check_disk(run_folder, bytes);
 }

@@ -163,11 +163,13 @@ static h3_status check_bound(const h3_threshold *item, const char *where)
 
 static h3_status read_bounds(h3_thresholds *out, const cJSON *json, const char *where)
 {
+    static const char *const keys[] = {"tensor", "provider_error", "bound", NULL};
     const cJSON *bounds, *item;
     H3_TRY(h3_json_array(&bounds, json, "bounds", where, H3_INTEGRITY));
     cJSON_ArrayForEach(item, bounds) {
         const char *name;
         double provider_error, bound;
+        H3_TRY(h3_json_only_keys(item, keys, where, H3_INTEGRITY));
         H3_TRY(h3_json_string(&name, item, "tensor", where, H3_INTEGRITY));
         H3_TRY(h3_json_number(&provider_error, item, "provider_error", where, H3_INTEGRITY));
         H3_TRY(h3_json_number(&bound, item, "bound", where, H3_INTEGRITY));
@@ -178,6 +180,8 @@ static h3_status read_bounds(h3_thresholds *out, const cJSON *json, const char *
     return sort_items(out, where);
 }
 
+static int is_sha256(const char *text) { return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64; }
+
 static h3_status read_thresholds(h3_thresholds *out, const cJSON *json, const char *where)
 {
     static const char *const keys[] = {"schema", "plan_identity", "manifest_sha256", "fingerprint", "formula", "bounds", NULL};
@@ -187,7 +191,7 @@ static h3_status read_thresholds(h3_thresholds *out, const cJSON *json, const ch
     H3_TRY(h3_json_string(&schema, json, "schema", where, H3_INTEGRITY));
     H3_TRY(h3_json_string(&identity, json, "plan_identity", where, H3_INTEGRITY));
     H3_TRY(h3_json_string(&manifest, json, "manifest_sha256", where, H3_INTEGRITY));
-    if (strcmp(schema, "h3-thresholds-v1") != 0 || strlen(identity) != 64 || strlen(manifest) != 64)
+    if (strcmp(schema, "h3-thresholds-v1") != 0 || !is_sha256(identity) || !is_sha256(manifest))
         return h3_error(H3_INTEGRITY, "%s is no thresholds file of this version", where);
     memcpy(out->plan_identity, identity, H3_SHA256_HEX);
     memcpy(out->manifest_sha256, manifest, H3_SHA256_HEX);

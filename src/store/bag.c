@@ -25,9 +25,12 @@ void h3_bag_problem(h3_bag *bag, const char *format, ...)
     va_list arguments;
     bag->problem_count++;
     if (bag->shown == H3_BAG_SHOWN) return;
+    char *line = bag->problems[bag->shown++];
     va_start(arguments, format);
-    vsnprintf(bag->problems[bag->shown++], H3_BAG_LINE, format, arguments);
+    vsnprintf(line, H3_BAG_LINE, format, arguments);
     va_end(arguments);
+    for (; *line; line++)
+        if ((unsigned char)*line < 0x20 || (unsigned char)*line > 0x7e) *line = '?'; /* it will be printed */
 }
 
 /* --- one file ----------------------------------------------------------------------------------------------------------- */

@@ -104,6 +104,8 @@ static int info_value(char *out, size_t size, const tag_file *info, const char *
         if (value >= size) return 0;
         memcpy(out, line + length + 2, value);
         out[value] = 0;
+        for (char *c = out; *c; c++)
+            if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?'; /* it will be printed */
         return 1;
     }
     return 0;

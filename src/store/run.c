@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json.h"
@@ -17,6 +18,33 @@ static h3_status other_plan(const char *folder)
     return h3_error(H3_INTEGRITY,
                     "%s was made with another plan than this one (see its plan.json); use another --run folder for this plan",
                     folder);
+}
+
+static h3_status same_as_stored(const char *stored, const char *plan)
+{
+    char *theirs, *mine;
+    size_t size, own_size;
+    if (h3_file_read(&mine, &own_size, plan, H3_PLAN_LIMIT, H3_USAGE) != H3_OK) return H3_OK; /* whoever reads it says so */
+    h3_status status = h3_file_read(&theirs, &size, stored, H3_PLAN_LIMIT, H3_INTEGRITY);
+    int same = status == H3_OK && size == own_size && memcmp(theirs, mine, size) == 0;
+    free(mine);
+    free(theirs);
+    if (status != H3_OK || same) return status;
+    return h3_error(H3_INTEGRITY, "%s is another plan than %s, with which that run was made; use that one, or another --run folder", plan, stored);
+}
+
+h3_status h3_run_expect(const char *folder, const char *stage, const char *plan)
+{
+    char path[H3_PATH_MAX];
+    int present;
+    struct stat info;
+    int found = stat(folder, &info) == 0;
+    if (!found && errno != ENOENT) return h3_error(H3_ENVIRONMENT, "cannot look at %s: %s; choose another run folder", folder, strerror(errno));
+    if (found && !S_ISDIR(info.st_mode)) return h3_error(H3_ENVIRONMENT, "%s is not a folder; choose another run folder", folder);
+    H3_TRY(h3_run_lookup(path, &present, &info, folder, "plan.json"));
+    if (present) return same_as_stored(path, plan);
+    if (h3_stage_index(stage) <= 0) return H3_OK;
+    return h3_error(H3_INTEGRITY, "%s holds no run (%s is missing); run %s first", folder, path, h3_stage_program(0));
 }
 
 /* The first stage stores the plan; every other finds the same bytes. */

@@ -89,6 +89,12 @@ static const char *type_name(unsigned char type)
     }
 }
 
+/* What an archive may be unpacked to anywhere, and what may be printed. */
+static int is_safe(const char *name)
+{
+    return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+=@,~/-") == strlen(name);
+}
+
 static h3_status read_name(h3_tar *tar, const unsigned char *header, size_t *prefix)
 {
     size_t length = strnlen((const char *)header + NAME, NAME_SIZE);
@@ -98,6 +104,11 @@ static h3_status read_name(h3_tar *tar, const unsigned char *header, size_t *pre
     size_t start = *prefix > 0 ? *prefix + 1 : 0;
     memcpy(tar->name + start, header + NAME, length);
     tar->name[start + length] = 0;
+    if (!is_safe(tar->name)) {
+        tar->name[0] = 0;
+        return h3_error(H3_INTEGRITY, "%s: the file at byte %" PRId64 " of its tar has an unsafe name; it has changed, or is no evidence archive", tar->stream.name,
+                        tar->position - H3_TAR_BLOCK);
+    }
     return h3_check_relative(tar->name, tar->stream.name);
 }
 

@@ -26,7 +26,7 @@ typedef struct h3_tar {
 } h3_tar;
 
 /* Goes to the next file (what is left of the one before is skipped): name and size are in `tar`. *end is 1 after the last, when only zeros follow.
- * H3_INTEGRITY, naming the entry, for anything but a regular file at a plain relative path (h3_check_relative), and for any other departure. */
+ * H3_INTEGRITY, naming the entry, for anything but a regular file at a plain relative path (h3_check_relative, of letters, digits and ._+=@,~-), and for any other departure. */
 h3_status h3_tar_next(h3_tar *tar, int *end);
 /* Up to `size` bytes of the file; *got is 0 at its end. H3_INTEGRITY when the archive ends before. */
 h3_status h3_tar_read(h3_tar *tar, void *data, size_t size, size_t *got);

@@ -29,7 +29,13 @@ static inline void nano_settings(h3_generation *generation, int64_t points, size
 {
     *generation = (h3_generation){
         .layout = {.text = 5, .frames = 7, .height = 8, .width = 10, .audio = 37, .vision_rows = 2, .anchors = H3_ANCHOR_FIRST},
-        .points = points, .video_shift = 12, .audio_shift = 3, .condition_time = 0.999, .seed_count = seed_count, .seeds = {42, 43, 44}, .conditioning_seed = 7};
+        .points = points,
+        .video_shift = 12,
+        .audio_shift = 3,
+        .condition_time = 0.999,
+        .seed_count = seed_count,
+        .seeds = {42, 43, 44},
+        .conditioning_seed = 7};
 }
 
 /* `operators` NULL: the provider's own. */

@@ -14,8 +14,8 @@ enum { STEPS = 3, ROWS = 4, WIDTH = 4, AUDIO_ROWS = 2, COUNT = ROWS * WIDTH, AUD
 
 /* One seed of one side, with memory of its own. */
 typedef struct side {
-    float condition[WIDTH], video0[COUNT], audio0[AUDIO_COUNT], velocity_video[STEPS * COUNT], velocity_audio[STEPS * AUDIO_COUNT], video[COUNT],
-        audio[AUDIO_COUNT];
+    float condition[WIDTH], video0[COUNT], audio0[AUDIO_COUNT], velocity_video[STEPS * COUNT],
+        velocity_audio[STEPS * AUDIO_COUNT], video[COUNT], audio[AUDIO_COUNT];
     h3_tensor tensor[7];
     h3_compare_tensors tensors;
 } side;
@@ -36,7 +36,8 @@ static void point(side *s)
     s->tensor[4] = h3_tensor_view(s->velocity_audio, H3_F32, 3, H3_SHAPE(STEPS, AUDIO_ROWS, WIDTH));
     s->tensor[5] = h3_tensor_view(s->video, H3_F32, 2, H3_SHAPE(ROWS, WIDTH));
     s->tensor[6] = h3_tensor_view(s->audio, H3_F32, 2, H3_SHAPE(AUDIO_ROWS, WIDTH));
-    s->tensors = (h3_compare_tensors){&s->tensor[0], &s->tensor[1], &s->tensor[2], &s->tensor[3], &s->tensor[4], &s->tensor[5], &s->tensor[6]};
+    s->tensors = (h3_compare_tensors){&s->tensor[0], &s->tensor[1], &s->tensor[2], &s->tensor[3],
+                                      &s->tensor[4], &s->tensor[5], &s->tensor[6]};
 }
 
 static void make_pair(side *p, side *c)
@@ -66,7 +67,7 @@ static h3_compare_seed run(const side *p, const side *c)
     return out;
 }
 
-/* --- figures ----------------------------------------------------------------------------------------------------------------- */
+/* --- figures ----------------------------------------------------------------------------------------------------------- */
 
 static void equal_sides_have_no_error(void **state)
 {
@@ -136,7 +137,7 @@ static void nothing_to_compare_fails(void **state)
     assert_fails(h3_compare_json(&json, &ok, NULL, 0, NULL, &acceptance), H3_FAILED, "no seed");
 }
 
-/* --- preconditions of a seed --------------------------------------------------------------------------------------------------- */
+/* --- preconditions of a seed ------------------------------------------------------------------------------------------- */
 
 static void expect_unequal(const side *p, const side *c, const char *word)
 {
@@ -170,7 +171,8 @@ static void other_noise_is_not_compared(void **state)
 
 static void other_shapes_are_not_compared(void **state)
 {
-    static const char *const names[] = {"condition_rows", "video_rows0", "audio_rows0", "velocity.video", "velocity.audio", "video_rows", "audio_rows"};
+    static const char *const names[] = {"condition_rows", "video_rows0", "audio_rows0", "velocity.video",
+                                        "velocity.audio", "video_rows",  "audio_rows"};
     (void)state;
     for (int i = 0; i < 7; i++) {
         side p, c;
@@ -184,7 +186,7 @@ static void other_shapes_are_not_compared(void **state)
     expect_unequal(&p, &c, "equal steps");
 }
 
-/* --- preconditions of the reports ------------------------------------------------------------------------------------------------ */
+/* --- preconditions of the reports -------------------------------------------------------------------------------------- */
 
 static void add_digest(cJSON *object, const char *key, const float *values, size_t count)
 {
@@ -213,13 +215,15 @@ static cJSON *noise_of(int64_t seed, int swapped)
 /* The part of a report that the comparison looks at. `ulp`: this many video sigmas are one unit in the last place off. */
 static cJSON *report_of(int ulp, int swapped)
 {
-    static const char *const rest[] = {"contract_sha256", "overrides", "model", "fingerprint", "precision", "layout", "conditioning"};
+    static const char *const rest[] = {"contract_sha256", "overrides", "model",       "fingerprint",
+                                       "precision",       "layout",    "conditioning"};
     h3_schedule schedule;
     char sigma[H3_SHA256_HEX], timestep[H3_SHA256_HEX];
     cJSON *report = cJSON_CreateObject(), *sampling, *video, *seeds;
     cJSON_AddStringToObject(report, "schema", "h3-generation-v1");
     cJSON_AddStringToObject(report, "plan_sha256", "p");
-    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) cJSON_AddNumberToObject(cJSON_AddObjectToObject(report, rest[i]), "x", 1);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+        cJSON_AddNumberToObject(cJSON_AddObjectToObject(report, rest[i]), "x", 1);
     assert_good(h3_schedule_new(&schedule, 50, 12));
     if (ulp) schedule.sigma[17] = nextafterf(schedule.sigma[17], 0.0f);
     assert_good(h3_schedule_sha256(sigma, timestep, &schedule));
@@ -260,7 +264,8 @@ static void equal_reports_are_comparable(void **state)
 
 static void unequal_reports_are_not(void **state)
 {
-    static const char *const fields[] = {"schema", "plan_sha256", "contract_sha256", "overrides", "model", "fingerprint", "precision", "layout", "sampling", "conditioning"};
+    static const char *const fields[] = {"schema",      "plan_sha256", "contract_sha256", "overrides", "model",
+                                         "fingerprint", "precision",   "layout",          "sampling",  "conditioning"};
     (void)state;
     expect_refused(report_of(0, 0), report_of(1, 0), H3_INTEGRITY, "differ in sampling.video.sigma_sha256");
     expect_refused(report_of(0, 1), report_of(0, 0), H3_INTEGRITY, "seed 43 noise.condition_rows");
@@ -275,7 +280,8 @@ static void unequal_reports_are_not(void **state)
 
 static void other_seeds_are_not_comparable(void **state)
 {
-    cJSON *fewer = report_of(0, 0), *other = report_of(0, 0), *none = report_of(0, 0), *empty = report_of(0, 0), *still = report_of(0, 0), *too = report_of(0, 0);
+    cJSON *fewer = report_of(0, 0), *other = report_of(0, 0), *none = report_of(0, 0), *empty = report_of(0, 0),
+          *still = report_of(0, 0), *too = report_of(0, 0);
     (void)state;
     cJSON_DeleteItemFromArray(cJSON_GetObjectItem(fewer, "seeds"), 1);
     expect_refused(report_of(0, 0), fewer, H3_INTEGRITY, "2 seeds, the candidate 1");
@@ -289,12 +295,16 @@ static void other_seeds_are_not_comparable(void **state)
     expect_refused(still, too, H3_FAILED, "empty");
 }
 
-/* --- artifacts against reports, and the result --------------------------------------------------------------------------------------- */
+/* --- artifacts against reports, and the result ------------------------------------------------------------------------- */
 
 static void an_artifact_must_be_the_reports(void **state)
 {
-    static h3_artifact_entry entries[] = {{.name = "audio_rows", .digest = "a"}, {.name = "audio_rows0", .digest = "b"}, {.name = "velocity.audio"},
-                                          {.name = "velocity.video"}, {.name = "video_rows", .digest = "c"}, {.name = "video_rows0", .digest = "d"}};
+    static h3_artifact_entry entries[] = {{.name = "audio_rows", .digest = "a"},
+                                          {.name = "audio_rows0", .digest = "b"},
+                                          {.name = "velocity.audio"},
+                                          {.name = "velocity.video"},
+                                          {.name = "video_rows", .digest = "c"},
+                                          {.name = "video_rows0", .digest = "d"}};
     h3_artifact artifact = {.path = "x.h5", .count = 6, .entries = entries};
     h3_compare_tensors tensors;
     cJSON *report = cJSON_Parse("{\"noise\": {\"condition_rows\": null, \"video_rows0\": \"d\", \"audio_rows0\": \"b\"}, "
@@ -351,10 +361,17 @@ static void the_worst_seed_comes_first(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_sides_have_no_error), cmocka_unit_test(a_scaled_side_has_its_factor), cmocka_unit_test(nan_fails),
-        cmocka_unit_test(nothing_to_compare_fails), cmocka_unit_test(other_noise_is_not_compared), cmocka_unit_test(other_shapes_are_not_compared),
-        cmocka_unit_test(equal_reports_are_comparable), cmocka_unit_test(unequal_reports_are_not), cmocka_unit_test(other_seeds_are_not_comparable),
-        cmocka_unit_test(an_artifact_must_be_the_reports), cmocka_unit_test(the_worst_seed_comes_first),
+        cmocka_unit_test(equal_sides_have_no_error),
+        cmocka_unit_test(a_scaled_side_has_its_factor),
+        cmocka_unit_test(nan_fails),
+        cmocka_unit_test(nothing_to_compare_fails),
+        cmocka_unit_test(other_noise_is_not_compared),
+        cmocka_unit_test(other_shapes_are_not_compared),
+        cmocka_unit_test(equal_reports_are_comparable),
+        cmocka_unit_test(unequal_reports_are_not),
+        cmocka_unit_test(other_seeds_are_not_comparable),
+        cmocka_unit_test(an_artifact_must_be_the_reports),
+        cmocka_unit_test(the_worst_seed_comes_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static h3_tensor golden_of(const h3_safetensors *file, const char *precision, in
     return tensor;
 }
 
-/* --- noise ------------------------------------------------------------------------------------------------------------ */
+/* --- noise ------------------------------------------------------------------------------------------------------------- */
 
 static int same_rows(const h3_safetensors *file, int64_t seed, const char *what, const float *rows, int64_t count)
 {
@@ -37,9 +37,10 @@ static int starts_like(const h3_safetensors *file, const h3_generation_inputs *i
     const h3_layout *layout = &inputs->layout;
     int64_t conditions = layout->condition_rows * inputs->video_row;
     assert_good(h3_generation_start(&video, &audio, inputs, seed));
-    int same = same_rows(file, golden_seed, "condition_rows", video.data, conditions) &&
-               same_rows(file, golden_seed, "video_rows0", (float *)video.data + conditions, layout->target_rows * inputs->video_row) &&
-               same_rows(file, golden_seed, "audio_rows0", audio.data, layout->audio_rows * inputs->audio_row);
+    int same =
+        same_rows(file, golden_seed, "condition_rows", video.data, conditions) &&
+        same_rows(file, golden_seed, "video_rows0", (float *)video.data + conditions, layout->target_rows * inputs->video_row) &&
+        same_rows(file, golden_seed, "audio_rows0", audio.data, layout->audio_rows * inputs->audio_row);
     h3_tensor_free(&video);
     h3_tensor_free(&audio);
     return same;
@@ -91,7 +92,7 @@ static void released_noise_is_torchs(void **state)
     h3_safetensors_close(&file);
 }
 
-/* --- the loop against torch ---------------------------------------------------------------------------------------------- */
+/* --- the loop against torch -------------------------------------------------------------------------------------------- */
 
 /* One tensor's distance to float64, beside the distance that the golden BF16 run has. */
 typedef struct judged {
@@ -102,7 +103,8 @@ typedef struct judged {
 static void judge(judged *out, const h3_safetensors *file, int32_t precision, int64_t seed, const char *what, const float *values)
 {
     h3_tensor exact = golden_of(file, "fp64", seed, what), rounded = golden_of(file, "bf16", seed, what);
-    double error = distance(values, &exact), own = distance(rounded.data, &exact), bound = precision == H3_F32 ? 5e-6 : 1.25 * own + 1e-3;
+    double error = distance(values, &exact), own = distance(rounded.data, &exact),
+           bound = precision == H3_F32 ? 5e-6 : 1.25 * own + 1e-3;
     if (precision == H3_F32 && error > out->worst_fp32) out->worst_fp32 = error;
     if (precision == H3_BF16 && error / bound > out->worst_bf16_ratio) out->worst_bf16_ratio = error / bound;
     out->count++;
@@ -126,7 +128,8 @@ static judged judge_all(const h3_sampling *s, const h3_safetensors *file, int32_
             snprintf(what, sizeof what, "velocity%lld.audio", (long long)steps[i]);
             judge(&result, file, precision, flow->seed, what, (const float *)flow->velocity_audio.data + steps[i] * audio);
         }
-        judge(&result, file, precision, flow->seed, "video_rows49", (const float *)flow->video.data + layout->condition_rows * s->inputs->video_row);
+        judge(&result, file, precision, flow->seed, "video_rows49",
+              (const float *)flow->video.data + layout->condition_rows * s->inputs->video_row);
         judge(&result, file, precision, flow->seed, "audio_rows49", flow->audio.data);
     }
     return result;
@@ -165,8 +168,16 @@ static void matches_torch(int32_t precision)
     h3_safetensors_close(&file);
 }
 
-static void fp32_matches_torch(void **state) { (void)state; matches_torch(H3_F32); }
-static void bf16_matches_torch(void **state) { (void)state; matches_torch(H3_BF16); }
+static void fp32_matches_torch(void **state)
+{
+    (void)state;
+    matches_torch(H3_F32);
+}
+static void bf16_matches_torch(void **state)
+{
+    (void)state;
+    matches_torch(H3_BF16);
+}
 
 /* Seeds side by side do not touch each other: alone, a seed gives the same bytes. */
 static void seeds_are_independent(void **state)
@@ -190,10 +201,10 @@ static void seeds_are_independent(void **state)
     nano_close(&n);
 }
 
-/* --- operators that misbehave ----------------------------------------------------------------------------------------------- */
+/* --- operators that misbehave ------------------------------------------------------------------------------------------ */
 
-static const h3_operator *sound;   /* the provider's swiglu */
-static int calls, bad_call, how;   /* what the bad one does in its call number `bad_call` */
+static const h3_operator *sound; /* the provider's swiglu */
+static int calls, bad_call, how; /* what the bad one does in its call number `bad_call` */
 enum { NAN_IN_ONE, ONE_BIT, FALLBACK };
 
 static int bad_forward(h3_call *call)
@@ -218,7 +229,8 @@ static h3_status run_bad(int kind, int call, int repeat)
     h3_library provider;
     const h3_operator *operators[H3_NODE_COUNT];
     assert_good(h3_library_open(&provider, "libh3_provider_cpu.so"));
-    for (int32_t node = 0; node < H3_NODE_COUNT; node++) assert_good(h3_library_find(&operators[node], &provider, h3_nodes[node].name, NULL));
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++)
+        assert_good(h3_library_find(&operators[node], &provider, h3_nodes[node].name, NULL));
     sound = operators[H3_NODE_SWIGLU];
     h3_operator bad = *sound;
     bad.name = "bad_swiglu";
@@ -257,10 +269,11 @@ static void a_nan_is_named(void **state)
 static void a_fallback_is_named(void **state)
 {
     (void)state;
-    assert_fails(run_bad(FALLBACK, (0 * 3 + 1) * 2 + 1, 0), H3_FAILED, "seed 43 step 0: block 1 node swiglu fell back to slow_path instead of running operator bad_swiglu");
+    assert_fails(run_bad(FALLBACK, (0 * 3 + 1) * 2 + 1, 0), H3_FAILED,
+                 "seed 43 step 0: block 1 node swiglu fell back to slow_path instead of running operator bad_swiglu");
 }
 
-/* --- stopping --------------------------------------------------------------------------------------------------------------- */
+/* --- stopping ---------------------------------------------------------------------------------------------------------- */
 
 static int64_t saved_at[64];
 static int saves;
@@ -292,9 +305,15 @@ static void safe_points_come_regularly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(noise_and_conditions_are_torchs), cmocka_unit_test(released_noise_is_torchs), cmocka_unit_test(fp32_matches_torch),
-        cmocka_unit_test(bf16_matches_torch), cmocka_unit_test(seeds_are_independent), cmocka_unit_test(a_repeat_is_checked), cmocka_unit_test(a_nan_is_named),
-        cmocka_unit_test(a_fallback_is_named), cmocka_unit_test(safe_points_come_regularly),
+        cmocka_unit_test(noise_and_conditions_are_torchs),
+        cmocka_unit_test(released_noise_is_torchs),
+        cmocka_unit_test(fp32_matches_torch),
+        cmocka_unit_test(bf16_matches_torch),
+        cmocka_unit_test(seeds_are_independent),
+        cmocka_unit_test(a_repeat_is_checked),
+        cmocka_unit_test(a_nan_is_named),
+        cmocka_unit_test(a_fallback_is_named),
+        cmocka_unit_test(safe_points_come_regularly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

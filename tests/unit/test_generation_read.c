@@ -37,7 +37,7 @@ static void write_bytes(const char *name, const void *data, size_t size)
     assert_int_equal(fclose(file), 0);
 }
 
-/* --- contract ------------------------------------------------------------------------------------------------------------ */
+/* --- contract ---------------------------------------------------------------------------------------------------------- */
 
 static void the_committed_contract_says_what_it_must(void **state)
 {
@@ -113,7 +113,8 @@ static void a_wrong_contract_is_refused(void **state)
     };
     (void)state;
     assert_good(read_changed("34", "35"));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) assert_fails(read_changed(cases[i][0], cases[i][1]), H3_USAGE, cases[i][2]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(read_changed(cases[i][0], cases[i][1]), H3_USAGE, cases[i][2]);
     h3_contract contract;
     assert_fails(h3_contract_read(&contract, in_folder("absent.json")), H3_USAGE, "absent.json");
 }
@@ -122,13 +123,15 @@ static void limits_hold_on_their_own_side(void **state)
 {
     h3_acceptance acceptance = {{34.0, 0.97, 20.0, 2.0, 0.05}};
     (void)state;
-    assert_true(h3_limit_holds(&acceptance, H3_LIMIT_PSNR_GLOBAL, 34.0) && !h3_limit_holds(&acceptance, H3_LIMIT_PSNR_GLOBAL, 33.9));
+    assert_true(h3_limit_holds(&acceptance, H3_LIMIT_PSNR_GLOBAL, 34.0) &&
+                !h3_limit_holds(&acceptance, H3_LIMIT_PSNR_GLOBAL, 33.9));
     assert_true(h3_limit_holds(&acceptance, H3_LIMIT_AUDIO_LSD, 2.0) && !h3_limit_holds(&acceptance, H3_LIMIT_AUDIO_LSD, 2.1));
-    assert_true(h3_limit_holds(&acceptance, H3_LIMIT_LATENT_ERROR, 0.0) && !h3_limit_holds(&acceptance, H3_LIMIT_LATENT_ERROR, 0.0500001));
+    assert_true(h3_limit_holds(&acceptance, H3_LIMIT_LATENT_ERROR, 0.0) &&
+                !h3_limit_holds(&acceptance, H3_LIMIT_LATENT_ERROR, 0.0500001));
     for (int i = 0; i < H3_LIMIT_COUNT; i++) assert_false(h3_limit_holds(&acceptance, i, strtod("nan", NULL)));
 }
 
-/* --- plan ---------------------------------------------------------------------------------------------------------------- */
+/* --- plan -------------------------------------------------------------------------------------------------------------- */
 
 /* A plan of its own: only what h3_generation_read looks at. */
 typedef struct fake_plan {
@@ -151,7 +154,9 @@ static fake_plan plan_with(const char *generation, const char *acceptance, int s
     return f;
 }
 
-#define LAYOUT(frames, h, w, audio) "\"layout\": {\"text\": 5, \"frames\": " frames ", \"h\": " h ", \"w\": " w ", \"audio\": " audio ", \"anchors\": [\"first\"], \"vision_rows\": 2}"
+#define LAYOUT(frames, h, w, audio)                                                                                              \
+    "\"layout\": {\"text\": 5, \"frames\": " frames ", \"h\": " h ", \"w\": " w ", \"audio\": " audio                            \
+    ", \"anchors\": [\"first\"], \"vision_rows\": 2}"
 #define CONTRACT "\"contract\": \"generation-contract.json\""
 #define SYNTHETIC "\"conditioning\": {\"synthetic\": {\"seed\": 7}}"
 #define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
@@ -160,7 +165,8 @@ static fake_plan plan_with(const char *generation, const char *acceptance, int s
 static const cJSON *override_of(const h3_generation *g, const char *field)
 {
     const cJSON *item;
-    cJSON_ArrayForEach(item, g->overrides) if (strcmp(json_text(item, "field"), field) == 0) return item;
+    cJSON_ArrayForEach(item, g->overrides)
+        if (strcmp(json_text(item, "field"), field) == 0) return item;
     return NULL;
 }
 
@@ -168,8 +174,11 @@ static void a_plan_that_follows_overrides_nothing(void **state)
 {
     h3_generation g;
     (void)state;
-    fake_plan f = plan_with("{" CONTRACT ", " LAYOUT("37", "48", "84", "207") ", \"seeds\": [42, 43, 44], \"points\": 50, "
-                            "\"conditioning\": {\"file\": \"c.safetensors\", \"sha256\": \"" ZEROS "\"}}", "{\"latent_error\": 0.05}", 0);
+    fake_plan f =
+        plan_with("{" CONTRACT ", " LAYOUT("37", "48", "84",
+                                           "207") ", \"seeds\": [42, 43, 44], \"points\": 50, "
+                                                  "\"conditioning\": {\"file\": \"c.safetensors\", \"sha256\": \"" ZEROS "\"}}",
+                  "{\"latent_error\": 0.05}", 0);
     assert_good(h3_generation_read(&g, &f.plan));
     assert_int_equal(cJSON_GetArraySize(g.overrides), 0);
     assert_string_equal(g.conditioning_sha256, ZEROS);
@@ -181,11 +190,13 @@ static void a_plan_that_follows_overrides_nothing(void **state)
 
 static void every_departure_is_listed(void **state)
 {
-    static const char *const fields[] = {"model", "seeds", "points", "latent_frames", "latent_height", "latent_width", "audio_latents", "conditioning",
-                                         "acceptance.latent_error"};
+    static const char *const fields[] = {"model",         "seeds",         "points",
+                                         "latent_frames", "latent_height", "latent_width",
+                                         "audio_latents", "conditioning",  "acceptance.latent_error"};
     h3_generation g;
     (void)state;
-    fake_plan f = plan_with("{" CONTRACT ", " NANO_LAYOUT ", \"points\": 4, \"seeds\": [1], " SYNTHETIC "}", "{\"latent_error\": 0.1}", 1);
+    fake_plan f =
+        plan_with("{" CONTRACT ", " NANO_LAYOUT ", \"points\": 4, \"seeds\": [1], " SYNTHETIC "}", "{\"latent_error\": 0.1}", 1);
     assert_good(h3_generation_read(&g, &f.plan));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (override_of(&g, fields[i]) == NULL) fail_msg("%s is not listed", fields[i]);
@@ -206,7 +217,8 @@ static void another_folder_than_the_contracts_is_listed(void **state)
     (void)state;
     fake_plan f = plan_with("{" CONTRACT ", " NANO_LAYOUT ", " SYNTHETIC "}", NULL, 0);
     assert_good(h3_generation_read(&g, &f.plan));
-    snprintf(right, sizeof right, "{\"kind\": \"folder\", \"config_sha256\": \"%s\", \"index_sha256\": \"%s\"}", g.contract.config_sha256, g.contract.index_sha256);
+    snprintf(right, sizeof right, "{\"kind\": \"folder\", \"config_sha256\": \"%s\", \"index_sha256\": \"%s\"}",
+             g.contract.config_sha256, g.contract.index_sha256);
     cJSON *identity = cJSON_Parse(right);
     assert_good(h3_generation_model(&g, identity));
     assert_null(override_of(&g, "model"));
@@ -251,19 +263,24 @@ static void a_wrong_plan_is_refused(void **state)
     cJSON_Delete(f.json);
 }
 
-/* --- conditioning file ---------------------------------------------------------------------------------------------------- */
+/* --- conditioning file ------------------------------------------------------------------------------------------------- */
 
 /* Writes nano's synthetic conditioning as a file, optionally with text_tags; gives its hash. */
 static void write_conditioning(const char *name, const h3_generation_inputs *inputs, const char *tags, char sha256[H3_SHA256_HEX])
 {
-    size_t text_bytes = h3_tensor_bytes(&inputs->text), condition_bytes = h3_tensor_bytes(&inputs->condition[0]), tag_bytes = tags != NULL ? 5 * 8 : 0;
+    size_t text_bytes = h3_tensor_bytes(&inputs->text), condition_bytes = h3_tensor_bytes(&inputs->condition[0]),
+           tag_bytes = tags != NULL ? 5 * 8 : 0;
     size_t total = text_bytes + condition_bytes;
     char header[600], tag_entry[120] = "";
-    if (tags != NULL) snprintf(tag_entry, sizeof tag_entry, ",\"%s\":{\"dtype\":\"I64\",\"shape\":[5],\"data_offsets\":[%zu,%zu]}", tags, total, total + tag_bytes);
-    snprintf(header, sizeof header,
-             "{\"text\":{\"dtype\":\"BF16\",\"shape\":[5,8],\"data_offsets\":[0,%zu]},\"condition.0\":{\"dtype\":\"F32\",\"shape\":[1,4,1,8,10],"
-             "\"data_offsets\":[%zu,%zu]}%s}",
-             text_bytes, text_bytes, total, tag_entry);
+    if (tags != NULL)
+        snprintf(tag_entry, sizeof tag_entry, ",\"%s\":{\"dtype\":\"I64\",\"shape\":[5],\"data_offsets\":[%zu,%zu]}", tags, total,
+                 total + tag_bytes);
+    snprintf(
+        header, sizeof header,
+        "{\"text\":{\"dtype\":\"BF16\",\"shape\":[5,8],\"data_offsets\":[0,%zu]},"
+        "\"condition.0\":{\"dtype\":\"F32\",\"shape\":[1,4,1,8,10],"
+        "\"data_offsets\":[%zu,%zu]}%s}",
+        text_bytes, text_bytes, total, tag_entry);
     uint64_t length = strlen(header);
     int64_t values[5] = {0, 1, 0, 1, 1};
     unsigned char *bytes = malloc(8 + length + total + tag_bytes);
@@ -335,7 +352,8 @@ static void a_wrong_file_is_refused(void **state)
     ((float *)inputs.condition[0].data)[5] = (float)strtod("inf", NULL);
     write_conditioning("inf.safetensors", &inputs, NULL, sha256);
     use_file(&generation, "inf.safetensors", sha256);
-    assert_fails(h3_generation_inputs_new(&out, &generation, &config), H3_INTEGRITY, "condition.0 has values that are not finite");
+    assert_fails(h3_generation_inputs_new(&out, &generation, &config), H3_INTEGRITY,
+                 "condition.0 has values that are not finite");
     use_file(&generation, "absent.safetensors", sha256);
     assert_fails(h3_generation_inputs_new(&out, &generation, &config), H3_INTEGRITY, "absent.safetensors");
     h3_generation_inputs_free(&inputs);
@@ -356,7 +374,7 @@ static void an_impossible_layout_is_refused(void **state)
     assert_fails(h3_generation_inputs_new(&out, &generation, &config), H3_USAGE, "grid points");
 }
 
-/* --- the gate's libraries --------------------------------------------------------------------------------------------------- */
+/* --- the gate's libraries ---------------------------------------------------------------------------------------------- */
 
 #define ONES "1111111111111111111111111111111111111111111111111111111111111111"
 
@@ -374,25 +392,40 @@ static void only_qualified_libraries_run(void **state)
     static h3_bindings bindings = {.library_count = 1, .libraries = {{.path = "libmine.so", .sha256 = ONES}}};
     static h3_library provider = {.path = "libprovider.so", .sha256 = ZEROS};
     (void)state;
-    assert_good(check_gate("{\"libraries\": [{\"file\": \"libmine.so\", \"sha256\": \"" ONES "\"}], \"provider\": {\"sha256\": \"" ZEROS "\"}}", &bindings, &provider));
-    assert_fails(check_gate("{\"libraries\": [{\"file\": \"libmine.so\", \"sha256\": \"" ZEROS "\"}], \"provider\": {\"sha256\": \"" ZEROS "\"}}", &bindings, &provider),
+    assert_good(check_gate("{\"libraries\": [{\"file\": \"libmine.so\", \"sha256\": \"" ONES
+                           "\"}], \"provider\": {\"sha256\": \"" ZEROS "\"}}",
+                           &bindings, &provider));
+    assert_fails(check_gate("{\"libraries\": [{\"file\": \"libmine.so\", \"sha256\": \"" ZEROS
+                            "\"}], \"provider\": {\"sha256\": \"" ZEROS "\"}}",
+                            &bindings, &provider),
                  H3_INTEGRITY, "did not qualify libmine.so");
-    assert_fails(check_gate("{\"libraries\": [{\"file\": \"libmine.so\", \"sha256\": \"" ONES "\"}, {\"file\": \"libmore.so\", \"sha256\": \"" ZEROS "\"}], "
-                            "\"provider\": {\"sha256\": \"" ZEROS "\"}}", &bindings, &provider), H3_INTEGRITY, "qualified libmore.so");
-    assert_fails(check_gate("{\"libraries\": [{\"file\": \"libmine.so\", \"sha256\": \"" ONES "\"}], \"provider\": {\"sha256\": \"" ONES "\"}}", &bindings, &provider),
+    assert_fails(check_gate("{\"libraries\": [{\"file\": \"libmine.so\", \"sha256\": \"" ONES
+                            "\"}, {\"file\": \"libmore.so\", \"sha256\": \"" ZEROS "\"}], "
+                            "\"provider\": {\"sha256\": \"" ZEROS "\"}}",
+                            &bindings, &provider),
+                 H3_INTEGRITY, "qualified libmore.so");
+    assert_fails(check_gate("{\"libraries\": [{\"file\": \"libmine.so\", \"sha256\": \"" ONES
+                            "\"}], \"provider\": {\"sha256\": \"" ONES "\"}}",
+                            &bindings, &provider),
                  H3_INTEGRITY, "another libprovider.so");
-    assert_fails(check_gate("{\"libraries\": [], \"provider\": {\"sha256\": \"" ZEROS "\"}}", &bindings, &provider), H3_INTEGRITY, "did not qualify");
+    assert_fails(check_gate("{\"libraries\": [], \"provider\": {\"sha256\": \"" ZEROS "\"}}", &bindings, &provider), H3_INTEGRITY,
+                 "did not qualify");
     assert_fails(check_gate("{}", &bindings, &provider), H3_INTEGRITY, "libraries");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_committed_contract_says_what_it_must), cmocka_unit_test_setup_teardown(a_wrong_contract_is_refused, make_folder, remove_folder),
-        cmocka_unit_test(limits_hold_on_their_own_side), cmocka_unit_test(a_plan_that_follows_overrides_nothing), cmocka_unit_test(every_departure_is_listed),
-        cmocka_unit_test(another_folder_than_the_contracts_is_listed), cmocka_unit_test(a_wrong_plan_is_refused),
+        cmocka_unit_test(the_committed_contract_says_what_it_must),
+        cmocka_unit_test_setup_teardown(a_wrong_contract_is_refused, make_folder, remove_folder),
+        cmocka_unit_test(limits_hold_on_their_own_side),
+        cmocka_unit_test(a_plan_that_follows_overrides_nothing),
+        cmocka_unit_test(every_departure_is_listed),
+        cmocka_unit_test(another_folder_than_the_contracts_is_listed),
+        cmocka_unit_test(a_wrong_plan_is_refused),
         cmocka_unit_test_setup_teardown(a_file_stands_in_for_the_stream, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_wrong_file_is_refused, make_folder, remove_folder), cmocka_unit_test(an_impossible_layout_is_refused),
+        cmocka_unit_test_setup_teardown(a_wrong_file_is_refused, make_folder, remove_folder),
+        cmocka_unit_test(an_impossible_layout_is_refused),
         cmocka_unit_test(only_qualified_libraries_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

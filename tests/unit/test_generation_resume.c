@@ -44,7 +44,8 @@ static void start(attempt *a, const char *plan_sha256, int repeat, int64_t stop_
     nano_open(&a->n, H3_BF16, 13, 2, NULL);
     snprintf(a->plan.sha256, sizeof a->plan.sha256, "%s", plan_sha256);
     a->model = cJSON_CreateObject();
-    a->record = (h3_generation_record){"provider", folder, &a->plan, &a->n.generation, a->model, &a->n.provider, NULL, a->n.model.operators, repeat};
+    a->record = (h3_generation_record){"provider",           folder, &a->plan, &a->n.generation, a->model, &a->n.provider, NULL,
+                                       a->n.model.operators, repeat};
     assert_good(h3_resume_open(&a->resume, &a->record, &a->run));
     assert_good(h3_sampling_new(&a->sampling, &a->n.generation, &a->n.inputs, &a->n.model, NULL, repeat));
     a->sampling.save = save_and_stop;
