@@ -12,7 +12,7 @@ for library in "$lib"/libh3_*.so; do
     libraries+=" ${name//_/-}"
 done
 line=$(printf 'build    %s/ %d programs, %s/%s' "$bin" ${#programs[@]} "$lib" "${libraries:- no libraries}")
-if [ $# -gt 3 ]; then printf '%-90s %6s s\n' "$line" "$4"; else echo "$line"; fi
+if [ $# -gt 3 ]; then printf '%-96s %6s s\n' "$line" "$4"; else echo "$line"; fi
 
 mapfile -t warned < <(find "$build" -path "$build/sanitize" -prune -o -name '*.warn' -print | sort)
 if [ ${#warned[@]} -gt 0 ]; then

@@ -8,9 +8,10 @@
 #   --key PRIVATE.pem    signs it with this Ed25519 key (openssl genpkey -algorithm ed25519 -out PRIVATE.pem)
 #   --out FILE           where it goes (RUN.tar.zst)
 #
-# The archive is a BagIt bag (RFC 8493) in a tar in one Zstandard frame: <run>/data/ is the run, as h3_verify run takes it; manifest-sha256.txt and
-# tagmanifest-sha256.txt have the hashes; pieces-sha256.txt those of the 4 MiB pieces of large files; tagmanifest-sha256.txt.sig is the signature, over
-# tagmanifest-sha256.txt. The run must verify first, whatever its verdict; the archive is verified before it gets its name.
+# The archive is a BagIt bag (RFC 8493) in a tar in one Zstandard frame: <run>/data/ is the run, as h3_verify run takes it;
+# manifest-sha256.txt and tagmanifest-sha256.txt have the hashes; pieces-sha256.txt those of the 4 MiB pieces of large files;
+# tagmanifest-sha256.txt.sig is the signature, over tagmanifest-sha256.txt. The run must verify first, whatever its verdict; the
+# archive is verified before it gets its name.
 # "digest" is the SHA-256 of tagmanifest-sha256.txt: it does not depend on the version of zstd, the archive's own SHA-256 may.
 #
 # Check one:  bin/h3_verify archive FILE [--key PUBLIC.pem]     (openssl pkey -in PRIVATE.pem -pubout -out PUBLIC.pem)
@@ -53,7 +54,8 @@ name=$(basename "$run" | tr -c 'A-Za-z0-9._\n-' _)
 case $name in [.-]*) name=run$name ;; esac
 if [ -n "$key" ]; then
     [ -f "$key" ] || die 2 "no key $key; make one with: openssl genpkey -algorithm ed25519 -out $key"
-    openssl pkey -in "$key" -noout -text 2>/dev/null | grep -qi '^ED25519 Private-Key' || die 2 "$key is no private Ed25519 key in PEM form"
+    openssl pkey -in "$key" -noout -text 2>/dev/null | grep -qi '^ED25519 Private-Key' ||
+        die 2 "$key is no private Ed25519 key in PEM form"
 fi
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 4
@@ -76,10 +78,10 @@ mkdir "$bag" || exit 4
 # --- what goes in: paths below the run, "./..." ---
 # list FIND-ARGUMENTS...: sorted; names that would need quoting anywhere are refused
 list() {
+    local unsafe
     (cd "$run" && find . "$@" -print0) | sort -z >"$work/found" || die 4 "cannot look through $run"
-    if grep -qzvE '^\./[A-Za-z0-9._+=@,~/-]+$' "$work/found"; then
-        die 3 "a file in $run has a name that an archive cannot take: $(grep -zvE '^\./[A-Za-z0-9._+=@,~/-]+$' "$work/found" | head -zn 1 | tr -d '\0' | tr -c '[:print:]' '?')"
-    fi
+    unsafe=$(grep -zvE '^\./[A-Za-z0-9._+=@,~/-]+$' "$work/found" | head -zn 1 | tr -d '\0' | tr -c '[:print:]' '?')
+    [ -z "$unsafe" ] || die 3 "a file in $run has a name that an archive cannot take: $unsafe"
     cat "$work/found"
 }
 site=(-path ./logs -o -path ./attempts -o -path './stages/*/site.json' -o -path '*/.*')
@@ -90,7 +92,8 @@ odd=$(cd "$run" && find . \( "${site[@]}" \) -prune -o ! -type d ! -type f -prin
 list \( "${site[@]}" -o "${artifacts[@]}" \) -prune -o -type f >"$work/payload"
 : >"$work/history"
 if [ $with_history = 1 ]; then
-    list -type f \( -path './logs/*' -o -path './attempts/*' -o -path './stages/*/site.json' \) ! -path '*/.*' ! "${artifacts[@]}" >"$work/history"
+    past=(-path './logs/*' -o -path './attempts/*' -o -path './stages/*/site.json')
+    list -type f \( "${past[@]}" \) ! -path '*/.*' ! "${artifacts[@]}" >"$work/history"
 fi
 
 # --- hashes ---
@@ -104,7 +107,8 @@ pieces() {
     while IFS= read -rd '' path; do
         [ "$(stat -c %s "$run/$path")" -gt 4194304 ] || continue
         split -b 4194304 --filter=sha256sum "$run/$path" | awk -v path="data/${path#./}" -v size="$(stat -c %s "$run/$path")" '
-            { first = 4194304 * (NR - 1); last = first + 4194303; printf "%s %.0f-%.0f  %s\n", $1, first, last < size ? last : size - 1, path }'
+            { first = 4194304 * (NR - 1); last = first + 4194303
+              printf "%s %.0f-%.0f  %s\n", $1, first, last < size ? last : size - 1, path }'
     done <"$work/payload"
 }
 printf 'BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n' >"$bag/bagit.txt"
@@ -123,17 +127,22 @@ hashes "$work/history" history/ >>"$bag/tagmanifest-sha256.txt"
 (cd "$bag" && sha256sum manifest-sha256.txt pieces-sha256.txt) >>"$bag/tagmanifest-sha256.txt"
 tags=(bagit.txt bag-info.txt manifest-sha256.txt pieces-sha256.txt tagmanifest-sha256.txt)
 if [ -n "$key" ]; then
-    openssl pkeyutl -sign -rawin -inkey "$key" -in "$bag/tagmanifest-sha256.txt" -out "$bag/tagmanifest-sha256.txt.sig" 2>"$work/openssl" ||
+    signed=$bag/tagmanifest-sha256.txt
+    openssl pkeyutl -sign -rawin -inkey "$key" -in "$signed" -out "$signed.sig" 2>"$work/openssl" ||
         die 4 "cannot sign with $key: $(head -n 1 "$work/openssl")"
     tags+=(tagmanifest-sha256.txt.sig)
 fi
 
 # --- the archive ---
-# Tag files get the folder's name before theirs; files of the run are written "./..." and get data/, those of the history ".//..." and history/.
+# Tag files get the folder's name before theirs; files of the run are listed as "./..." and get data/, those of the history as
+# ".//..." and get history/.
 printf '%s\0' "${tags[@]}" >"$work/tags"
 sed -zi 's,^\./,.//,' "$work/history"
 into="flags=r;s,^\([^.]\),$name/\1,;s,^\.//,$name/history/,;s,^\./,$name/data/,"
-pack() { tar --format=ustar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rw,go=r --no-recursion --hard-dereference --null --verbatim-files-from "$@"; }
+pack() {
+    tar --format=ustar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rw,go=r --no-recursion --hard-dereference \
+        --null --verbatim-files-from "$@"
+}
 level=19
 [ $with_artifacts = 0 ] || level=3 # floating-point numbers hardly shrink
 pack -c --transform="$into" -C "$bag" -T "$work/tags" -C "$run" -T "$work/payload" -T "$work/history" |
@@ -145,10 +154,14 @@ if [ -n "$key" ]; then
     openssl pkey -in "$key" -pubout -out "$work/public.pem" || die 4 "cannot read $key"
     public=(--key "$work/public.pem")
 fi
-checked=$("$verify" archive "$new" ${public[@]+"${public[@]}"}) || { echo "$checked" >&2; die 4 "the archive of $run does not verify: did a file change meanwhile?"; }
+if ! checked=$("$verify" archive "$new" ${public[@]+"${public[@]}"}); then
+    echo "$checked" >&2
+    die 4 "the archive of $run does not verify: did a file change meanwhile?"
+fi
 mv -f "$new" "$out" || die 4 "cannot write $out; check its permissions"
 group() { sed -e ':a' -e 's/\([0-9]\)\([0-9]\{3\}\)\($\|,\)/\1,\2\3/;ta' <<<"$1"; }
 printf '%-10s %s files, %s bytes\n' payload "$(group "$count")" "$(group "$bytes")"
-printf '%-10s %s  %s bytes  SHA-256 %s\n' archive "$shown" "$(group "$(stat -c %s "$out")")" "$(sha256sum <"$out" | cut -d ' ' -f 1)"
+sum=$(sha256sum <"$out")
+printf '%-10s %s  %s bytes  SHA-256 %s\n' archive "$shown" "$(group "$(stat -c %s "$out")")" "${sum%% *}"
 printf '%-10s %s\n' digest "$(sha256sum <"$bag/tagmanifest-sha256.txt" | cut -d ' ' -f 1)"
 grep '^signature' <<<"$checked"

@@ -7,12 +7,15 @@
 #   --replace      over another reference that is there already
 #   --to FOLDER    below this folder instead of the project's
 #
-# Without --name, a model of the released dimensions goes to manifests/reference-manifest.json and thresholds/full-model-thresholds.json.
+# Without --name, a model of the released dimensions goes to manifests/reference-manifest.json and
+# thresholds/full-model-thresholds.json.
 # The run must verify, and every stage of it must have passed. A plan with
 #   "pins": {"manifest": "manifests/NAME-manifest.json", "thresholds": "thresholds/NAME-thresholds.json"}
-# then reproduces this reference, on the same class of machine, or fails with exit code 3. Pins are no part of what identifies a plan.
+# then reproduces this reference, on the same class of machine, or fails with exit code 3. Pins are no part of what identifies a
+# plan.
 #
-# Exit codes: 0 done, or there already; 1 the run did not pass; 2 usage; 3 the run does not verify, or another reference is there; 4 environment.
+# Exit codes: 0 done, or there already; 1 the run did not pass; 2 usage; 3 the run does not verify, or another reference is there;
+# 4 environment.
 # Example: scripts/freeze_reference.sh evidence/demo
 set -uo pipefail
 

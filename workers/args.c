@@ -1,5 +1,6 @@
 #include "args.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,7 @@ h3_status h3_args_parse(h3_args *args, int argc, char **argv, int accepted, cons
     const char *watchdog = NULL;
     const char *slash = strrchr(argv[0], '/');
     memset(args, 0, sizeof *args);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write, with its exit code, and not a crash */
     args->program = slash != NULL ? slash + 1 : argv[0];
     const option options[] = {
         {"--plan", H3_ARG_PLAN, &args->plan, NULL}, {"--run", H3_ARG_PLAN | H3_ARG_REPORT, &args->run, NULL}, {"--device", H3_ARG_PLAN | H3_ARG_CASE, &args->device, NULL},

@@ -309,8 +309,8 @@ static void say_verdict(const gate_stage *g)
     int64_t per_node = r->checks / H3_NODE_COUNT;
     h3_gate_say(r, &g->candidate);
     if (r->checks > 0)
-        h3_say("stage 3  candidate gate     %d nodes x %lld checks, %lld blocks, %lld bounds  %.1f s", H3_NODE_COUNT, (long long)per_node, (long long)r->blocks,
-           (long long)r->bounds, h3_clock() - g->stage->start);
+        h3_say_timed(h3_clock() - g->stage->start, "stage 3  candidate gate     %d nodes x %lld checks, %lld blocks, %lld bounds", H3_NODE_COUNT,
+                     (long long)per_node, (long long)r->blocks, (long long)r->bounds);
     if (strcmp(r->verdict, "VALID") == 0) h3_say("VALID    %lld checks and %lld bounds hold", (long long)r->checks, (long long)r->bounds);
     else if (strcmp(r->verdict, "PARTIAL") == 0) h3_say("PARTIAL  %lld checks and %lld bounds hold; %s, so this is no acceptance", (long long)r->checks, (long long)r->bounds,
                                                         r->only != NULL ? "not everything ran" : "a dirty library was allowed");

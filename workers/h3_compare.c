@@ -130,10 +130,9 @@ static h3_status conclude(const comparison *c, int ok)
             if (!(figures[m]->velocity_error[figures[m]->worst_step] <= velocity))
                 velocity = figures[m]->velocity_error[figures[m]->worst_step];
     }
-    h3_say("stage 5  compare            worst seed %lld: latent error %.4g video, %.4g audio (limit %.4g)"
-           "  velocities %.4g at most%s  %.1f s",
-           (long long)worst->seed, worst->video.latent_error, worst->audio.latent_error, limit, velocity, ok ? "" : "  FAILED",
-           h3_clock() - c->stage->start);
+    h3_say_timed(h3_clock() - c->stage->start,
+                 "stage 5  compare            worst seed %lld: latent error %.3g video, %.3g audio (limit %.3g)  velocities %.3g%s",
+                 (long long)worst->seed, worst->video.latent_error, worst->audio.latent_error, limit, velocity, ok ? "" : "  FAILED");
     if (ok) return H3_OK;
     return h3_error(
         H3_FAILED,

@@ -164,8 +164,8 @@ static void say_summary(const generate *g)
     size_t used = 0;
     for (size_t i = 0; i < g->generation.seed_count; i++)
         used += (size_t)snprintf(seeds + used, sizeof seeds - used, " %lld", (long long)g->generation.seeds[i]);
-    h3_say("stage 4  generate %-9s seeds%s  %lld/%lld steps%s  %.1f s", g->stage->args.side, seeds, (long long)g->sampling.steps,
-           (long long)g->sampling.steps, g->stage->args.repeat ? "  repeat equal" : "", h3_clock() - g->stage->start);
+    h3_say_timed(h3_clock() - g->stage->start, "stage 4  generate %-9s seeds%s  %lld/%lld steps%s", g->stage->args.side, seeds,
+                 (long long)g->sampling.steps, (long long)g->sampling.steps, g->stage->args.repeat ? "  repeat equal" : "");
 }
 
 static h3_status run_generate(generate *g)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "qualify/case.h"
@@ -44,6 +45,7 @@ static h3_status run_case(const h3_args *args)
     h3_model model = {0};
     h3_case item = {0};
     char path[H3_PATH_MAX];
+    int existed = 1;
     h3_status status;
     if (args->checkpoint == NULL || args->case_file == NULL || args->precision == NULL || args->out == NULL)
         return h3_error(H3_USAGE, "--case needs --checkpoint DIR, --precision fp32|bf16 and --out DIR");
@@ -56,10 +58,12 @@ static h3_status run_case(const h3_args *args)
     H3_GOTO(h3_library_open(&provider, "libh3_provider_cpu.so"), done);
     H3_GOTO(h3_model_open(&model, weights, strcmp(args->precision, "fp32") == 0 ? H3_F32 : H3_BF16, &provider, bindings.operators, 0,
                           h3_weights_config(weights)->num_layers), done);
+    existed = access(args->out, F_OK) == 0;
     H3_GOTO(h3_make_folders(args->out), done);
     H3_GOTO(h3_case_run(&model, &item, path), done);
     h3_say("case     %s  %s  %lld rows  wrote %s", args->case_file, args->precision, (long long)item.sequence.rows, path);
 done:
+    if (status != H3_OK && !existed) rmdir(args->out);
     h3_model_close(&model);
     h3_case_free(&item);
     h3_bindings_close(&bindings);
@@ -69,13 +73,29 @@ done:
 }
 
 /* Looks ahead to what the later stages will need before anything is touched. */
-static h3_status preflight(h3_stage *s) { return h3_preflight_plan(&s->plan, h3_weights_config(s->weights)); }
+static h3_status preflight(h3_stage *s)
+{
+    H3_TRY(h3_contract_expect(&s->plan, s->args.run));
+    return h3_preflight_plan(&s->plan, h3_weights_config(s->weights));
+}
 
 static h3_status prepare(h3_stage *s)
 {
     if (s->ranks.rank != 0) return H3_OK;
     H3_TRY(h3_preflight_folder(&s->plan, h3_weights_config(s->weights), s->args.run));
     return h3_run_begin(&s->run);
+}
+
+/* The pinned file's own bytes, but for the plan that it names: the one that made it. */
+static h3_status check_pin_text(const char *path, const char *pinned_text, const h3_manifest *pinned, const h3_manifest *made)
+{
+    h3_manifest named = *made; /* a view */
+    char *text;
+    memcpy(named.plan_identity, pinned->plan_identity, sizeof named.plan_identity);
+    H3_TRY(h3_manifest_print(&text, &named));
+    int same = strcmp(text, pinned_text) == 0;
+    free(text);
+    return same ? H3_OK : h3_error(H3_INTEGRITY, "%s is not the manifest of this pass, though it has its digests: the file has changed", path);
 }
 
 static h3_status check_pin(const h3_stage *s, const h3_manifest *made)
@@ -86,9 +106,11 @@ static h3_status check_pin(const h3_stage *s, const h3_manifest *made)
     if (s->plan.pinned_manifest[0] == 0) return H3_OK;
     H3_TRY(h3_file_read(&text, &size, s->plan.pinned_manifest, (size_t)1 << 30, H3_INTEGRITY));
     h3_status status = h3_manifest_parse(&pinned, text, size, s->plan.pinned_manifest);
-    free(text);
+    if (status != H3_OK) free(text);
     H3_TRY(status);
     status = h3_manifest_require_equal(&pinned, made, s->plan.pinned_manifest);
+    if (status == H3_OK) status = check_pin_text(s->plan.pinned_manifest, text, &pinned, made);
+    free(text);
     h3_manifest_free(&pinned);
     return status;
 }
@@ -133,9 +155,9 @@ static h3_status run_stage(h3_stage *s)
     H3_TRY(h3_stage_open(s, "reference_pass"));
     h3_status status = run_passes(s, &made);
     if (status == H3_OK)
-        h3_say("stage 1  reference pass     %d rank%s, %lld blocks, %zu layout%s  FP32 + BF16 + repeat  %zu tensors  %.1f s", s->ranks.count,
-               s->ranks.count == 1 ? "" : "s", (long long)h3_weights_config(s->weights)->num_layers, s->plan.layout_count,
-               s->plan.layout_count == 1 ? "" : "s", made.tensor_count, h3_clock() - s->start);
+        h3_say_timed(h3_clock() - s->start, "stage 1  reference pass     %d rank%s, %lld blocks, %zu layout%s  FP32 + BF16 + repeat  %zu tensors",
+                     s->ranks.count, s->ranks.count == 1 ? "" : "s", (long long)h3_weights_config(s->weights)->num_layers, s->plan.layout_count,
+                     s->plan.layout_count == 1 ? "" : "s", made.tensor_count);
     h3_manifest_free(&made);
     return status;
 }

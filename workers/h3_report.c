@@ -1,4 +1,5 @@
-/* Writes report.json, report.html and junit.xml of a run, however far it has come. No stage: nothing reads them, and no verdict depends on them. */
+/* Writes report.json, report.html and junit.xml of a run, however far it has come. No stage: nothing reads them, and no verdict
+ * depends on them. */
 #include "args.h"
 #include "base/log.h"
 #include "report/report.h"
@@ -12,7 +13,8 @@ static const char help[] =
     "      INVALID     the gate or the comparison failed; the report says where and by how much\n"
     "      PARTIAL     the gate passed, but with --only or --allow-dirty: no acceptance\n"
     "      INCOMPLETE  stages are missing or stale; the report says which\n"
-    "  the files hold no times, hosts or paths: the same run gives the same bytes, and h3_verify run sees when they are out of date\n"
+    "  the files hold no times, hosts or paths: the same run gives the same bytes, and h3_verify run sees when they are out of "
+    "date\n"
     "\n"
     "  exit codes: 0 written, whatever the verdict; 2 usage, 3 damaged run, 4 environment\n"
     "  example: bin/h3_report --run evidence/demo\n";

@@ -1,9 +1,12 @@
 /* Stage 2. Needs: stage 1. Writes: thresholds.json. Passes when every tensor has a bound. Thresholds are written once a run. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "qualify/inputs.h"
 #include "stage.h"
 #include "store/publish.h"
@@ -19,33 +22,68 @@ static const char help[] =
     "  exit codes: 0 passed, 1 a tensor without a bound, 2 usage or plan, 3 damaged or missing input, 4 environment\n"
     "  example: mpirun -n 2 bin/h3_threshold_freeze --plan plans/demo.json --run evidence/demo\n";
 
-/* Equal to the file that is already there, if one is: of this run's earlier attempt, or pinned by the plan. */
-static h3_status require_same(const char *path, const char *text, const char *advice)
+#define ONCE "the recomputed thresholds differ; they are written once a run, start a new run"
+
+/* Equal to the file that is already there, if one is. */
+static h3_status require_same(const char *path, const char *text)
 {
     char *other;
     size_t size;
-    if (access(path, F_OK) != 0) return H3_OK;
+    struct stat info;
+    if (lstat(path, &info) != 0 && errno == ENOENT) return H3_OK;
     H3_TRY(h3_file_read(&other, &size, path, (size_t)1 << 30, H3_INTEGRITY));
     int same = size == strlen(text) && memcmp(other, text, size) == 0;
     free(other);
-    return same ? H3_OK : h3_error(H3_INTEGRITY, "%s: the recomputed thresholds differ; %s", path, advice);
+    return same ? H3_OK : h3_error(H3_INTEGRITY, "%s: " ONCE, path);
+}
+
+/* Equal to what an earlier attempt listed, also when somebody took the file away. */
+static h3_status require_listed(const h3_stage *s, const char *sha256)
+{
+    char path[H3_PATH_MAX];
+    cJSON *stage;
+    const cJSON *output;
+    H3_TRY(h3_path(path, "%s/stages/threshold_freeze/stage.json", s->args.run));
+    if (access(path, F_OK) != 0) return H3_OK;
+    H3_TRY(h3_run_stage_read(&stage, s->args.run, "threshold_freeze"));
+    h3_status status = H3_OK;
+    cJSON_ArrayForEach(output, cJSON_GetObjectItemCaseSensitive(stage, "outputs")) {
+        const char *listed = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(output, "sha256"));
+        if (listed == NULL || strcmp(listed, sha256) != 0) status = h3_error(H3_INTEGRITY, "%s/thresholds.json: " ONCE, s->args.run);
+    }
+    cJSON_Delete(stage);
+    return status;
+}
+
+/* The pinned file's own bytes, but for the plan and the manifest that it names: those that froze it. */
+static h3_status require_pinned_text(const char *path, const char *pinned_text, const h3_thresholds *pinned, const h3_thresholds *made,
+                                     const h3_manifest *manifest)
+{
+    h3_thresholds named = *made; /* a view */
+    char *text;
+    memcpy(named.plan_identity, pinned->plan_identity, sizeof named.plan_identity);
+    memcpy(named.manifest_sha256, pinned->manifest_sha256, sizeof named.manifest_sha256);
+    H3_TRY(h3_thresholds_print(&text, &named, manifest));
+    int same = strcmp(text, pinned_text) == 0;
+    free(text);
+    return same ? H3_OK : h3_error(H3_INTEGRITY, "%s: the pinned thresholds are not what this reference gives; the reference has changed", path);
 }
 
 /* Pinned thresholds count for this manifest's tensors, whatever plan text froze them: bounds and fingerprint must agree. */
-static h3_status require_pinned(const char *path, const h3_thresholds *made)
+static h3_status require_pinned(const char *path, const h3_thresholds *made, const h3_manifest *manifest)
 {
     char *text;
     size_t size;
     h3_thresholds pinned;
     H3_TRY(h3_file_read(&text, &size, path, (size_t)1 << 30, H3_INTEGRITY));
     h3_status status = h3_thresholds_parse(&pinned, text, size, path);
-    free(text);
-    H3_TRY(status);
-    status = h3_fingerprint_require(pinned.fingerprint, made->fingerprint, path);
+    if (status == H3_OK) status = h3_fingerprint_require(pinned.fingerprint, made->fingerprint, path);
     for (size_t i = 0; i < pinned.count && status == H3_OK; i++)
         if (i >= made->count || strcmp(pinned.items[i].name, made->items[i].name) != 0 || pinned.items[i].bound != made->items[i].bound)
             status = h3_error(H3_INTEGRITY, "%s: the pinned bound of %s is not what this reference gives; the reference has changed", path, pinned.items[i].name);
     if (status == H3_OK && pinned.count != made->count) status = h3_error(H3_INTEGRITY, "%s pins %zu bounds, this reference gives %zu", path, pinned.count, made->count);
+    if (status == H3_OK) status = require_pinned_text(path, text, &pinned, made, manifest);
+    free(text);
     h3_thresholds_free(&pinned);
     return status;
 }
@@ -54,11 +92,12 @@ static h3_status publish(h3_stage *s, const char *text)
 {
     char path[H3_PATH_MAX], sha256[H3_SHA256_HEX];
     H3_TRY(h3_path(path, "%s/thresholds.json", s->args.run));
-    H3_TRY(require_same(path, text, "they are written once a run, start a new run"));
+    H3_TRY(require_same(path, text));
+    H3_TRY(h3_sha256(sha256, text, strlen(text)));
+    H3_TRY(require_listed(s, sha256));
     H3_TRY(h3_run_keep(&s->run, "thresholds.json"));
     H3_TRY(h3_run_begin(&s->run));
     if (access(path, F_OK) != 0) H3_TRY(h3_publish(path, text, strlen(text)));
-    H3_TRY(h3_sha256(sha256, text, strlen(text)));
     H3_TRY(h3_run_output(&s->run, "thresholds.json", (int64_t)strlen(text), sha256));
     cJSON *build = cJSON_CreateObject();
     if (build == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for a stage record");
@@ -70,7 +109,7 @@ static h3_status finish(h3_stage *s, h3_thresholds *made, const h3_manifest *man
     char *text;
     for (size_t i = 0; i < manifest->file_count; i++) H3_TRY(h3_run_record(&s->run, listed, manifest->files[i].path));
     H3_TRY(h3_thresholds_print(&text, made, manifest));
-    h3_status status = s->plan.pinned_thresholds[0] != 0 ? require_pinned(s->plan.pinned_thresholds, made) : H3_OK;
+    h3_status status = s->plan.pinned_thresholds[0] != 0 ? require_pinned(s->plan.pinned_thresholds, made, manifest) : H3_OK;
     if (status == H3_OK) status = publish(s, text);
     free(text);
     return status;
@@ -80,6 +119,7 @@ static h3_status freeze(h3_stage *s, h3_manifest *manifest, h3_thresholds *made,
 {
     char sha256[H3_SHA256_HEX];
     H3_TRY(h3_inputs_manifest(&s->ranks, &s->run, &s->plan, &s->provider, manifest, sha256, listed));
+    H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_inputs_model(manifest, s->weights, NULL) : H3_OK));
     H3_TRY(h3_ranks_agree(&s->ranks, h3_thresholds_compute(made, &s->plan, h3_weights_config(s->weights), manifest, s->args.run, s->ranks.rank, s->ranks.count)));
     H3_TRY(h3_thresholds_gather(&s->ranks, made));
     made->fingerprint = cJSON_Duplicate(manifest->fingerprint, 1);
@@ -95,7 +135,7 @@ static h3_status run_stage(h3_stage *s)
     h3_run_files listed = {0};
     H3_TRY(h3_stage_open(s, "threshold_freeze"));
     h3_status status = freeze(s, &manifest, &made, &listed);
-    if (status == H3_OK) h3_say("stage 2  threshold freeze   %zu bounds  %.1f s", made.count, h3_clock() - s->start);
+    if (status == H3_OK) h3_say_timed(h3_clock() - s->start, "stage 2  threshold freeze   %zu bounds", made.count);
     h3_manifest_free(&manifest);
     h3_thresholds_free(&made);
     h3_run_files_free(&listed);

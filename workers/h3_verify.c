@@ -19,16 +19,19 @@ static const char help[] =
     "\n"
     "  h3_verify checkpoint DIR [--hashes FILE]\n"
     "      opens the folder as strictly as a stage does and hashes every shard\n"
-    "      --hashes FILE   what they should be: JSON {\"file\": \"sha256\"} or the output of sha256sum, names as in DIR; every file listed must be there\n"
+    "      --hashes FILE   what they should be: JSON {\"file\": \"sha256\"} or the output of sha256sum, names as in DIR; every "
+    "file listed must be there\n"
     "                      with its hash, and every file of the checkpoint must be listed\n"
     "  h3_verify run DIR\n"
-    "      every file that a stage of the run lists, every tensor in its artifacts, and that plan, manifest, thresholds, verdicts, figures and report\n"
+    "      every file that a stage of the run lists, every tensor in its artifacts, and that plan, manifest, thresholds, "
+    "verdicts, figures and report\n"
     "      agree; a run that is not complete can be verified as far as it goes\n"
     "  h3_verify archive FILE [--key PUB]\n"
     "      an archive of scripts/archive_evidence.sh: every hash, nothing missing, nothing added; nothing is unpacked\n"
     "      --key PUB       it must be signed with the private half of this Ed25519 key (PEM)\n"
     "\n"
-    "  last line: VALID or INVALID. VALID says that nothing has changed; whether the candidate passed is said on the line \"outcome\"\n"
+    "  last line: VALID or INVALID. VALID says that nothing has changed; whether the candidate passed is said on the line "
+    "\"outcome\"\n"
     "  exit codes: 0 VALID, 2 usage, 3 INVALID, 4 environment\n"
     "  example: bin/h3_verify run evidence/demo\n";
 
@@ -36,7 +39,7 @@ static void say(const char *title, const char *text) { h3_say("%-10s %s", title,
 
 static const char *plural(int64_t count) { return count == 1 ? "" : "s"; }
 
-/* --- checkpoint --------------------------------------------------------------------------------------------------------- */
+/* --- checkpoint --------------------------------------------------------------------------------------------------- */
 
 static const char *text_of(const cJSON *object, const char *key)
 {
@@ -54,7 +57,8 @@ static h3_status list_files(h3_hash_list *out, const cJSON *identity)
     char *text = NULL;
     cJSON_AddStringToObject(files, "config.json", text_of(identity, "config_sha256"));
     if (text_of(identity, "index_sha256")[0] != 0) cJSON_AddStringToObject(files, INDEX, text_of(identity, "index_sha256"));
-    cJSON_ArrayForEach(shard, cJSON_GetObjectItemCaseSensitive(identity, "shards")) cJSON_AddStringToObject(files, text_of(shard, "path"), text_of(shard, "sha256"));
+    cJSON_ArrayForEach(shard, cJSON_GetObjectItemCaseSensitive(identity, "shards"))
+        cJSON_AddStringToObject(files, text_of(shard, "path"), text_of(shard, "sha256"));
     h3_status status = h3_json_print(&text, files);
     cJSON_Delete(files);
     if (status == H3_OK) status = h3_hash_list_parse_json(out, text, strlen(text), "the checkpoint", H3_INTEGRITY);
@@ -97,10 +101,12 @@ static h3_status compare_hashes(const h3_hash_list *files, const char *folder, c
         bad++;
         h3_say("%-10s %s: not listed in %s", "", files->items[i].path, hashes);
     }
-    if (status == H3_OK && bad == 0) h3_say("%-10s %zu of %zu files as listed in %s", "hashes", expected.count, expected.count, hashes);
+    if (status == H3_OK && bad == 0)
+        h3_say("%-10s %zu of %zu files as listed in %s", "hashes", expected.count, expected.count, hashes);
     h3_hash_list_free(&expected);
     if (status == H3_OK && bad > 0)
-        status = h3_error(H3_INTEGRITY, "%lld file%s of %s not as %s says; fetch %s again", (long long)bad, plural(bad), folder, hashes, bad == 1 ? "it" : "them");
+        status = h3_error(H3_INTEGRITY, "%lld file%s of %s not as %s says; fetch %s again", (long long)bad, plural(bad), folder,
+                          hashes, bad == 1 ? "it" : "them");
     return status;
 }
 
@@ -156,7 +162,7 @@ static h3_status verify_checkpoint(const h3_args *args, const char *folder)
     return status;
 }
 
-/* --- run ---------------------------------------------------------------------------------------------------------------- */
+/* --- run ---------------------------------------------------------------------------------------------------------- */
 
 static void on_damaged(void *user, const char *line)
 {
@@ -170,7 +176,8 @@ static void say_stages(const h3_run_view *view)
     size_t used = 0;
     for (int i = 0; i < H3_RUN_STAGES; i++) {
         if (!view->stages[i].present) continue;
-        int length = snprintf(line + used, sizeof line - used, "%s%s %s", used > 0 ? ", " : "", h3_run_stage_name(i), view->stages[i].verdict);
+        int length = snprintf(line + used, sizeof line - used, "%s%s %s", used > 0 ? ", " : "", h3_run_stage_name(i),
+                              view->stages[i].verdict);
         used += length > 0 ? (size_t)length : 0;
     }
     say("stages", line);
@@ -184,13 +191,15 @@ static h3_status say_run(const h3_run_check *check, const char *folder)
     say_stages(&check->view);
     h3_say("%-10s %s of %s good", "files", h3_grouped(files, check->good), files);
     h3_say("%-10s %s digests recomputed", "tensors", h3_grouped(tensors, check->tensors));
-    h3_say("%-10s %s gate checks, %s bounds agree with the verdict", "figures", h3_grouped(checks, check->checks), h3_grouped(bounds, check->bounds));
+    h3_say("%-10s %s gate checks, %s bounds agree with the verdict", "figures", h3_grouped(checks, check->checks),
+           h3_grouped(bounds, check->bounds));
     H3_TRY(h3_report_make(&report, folder));
     int present;
     h3_status status = h3_report_check(&report, folder, &present);
     if (status == H3_OK) say("report", present ? "says what the stages say" : "not written; h3_report --run writes it");
     if (status == H3_OK) h3_say("%-10s %s: %s", "outcome", report.verdict, report.sentence);
-    if (status == H3_OK) h3_say("%-10s %s  %s files are as they were written  digest %.8s", "VALID", folder, files, report.digest);
+    if (status == H3_OK)
+        h3_say("%-10s %s  %s files are as they were written  digest %.8s", "VALID", folder, files, report.digest);
     h3_report_free(&report);
     return status;
 }
@@ -201,20 +210,22 @@ static h3_status verify_run(const h3_args *args, const char *folder)
     h3_run_check check = {.tell = on_damaged};
     h3_status status = h3_run_check_all(&check, folder);
     if (status == H3_OK) status = say_run(&check, folder);
-    else if (check.bad > 0) h3_say("%-10s %lld of %lld good", "files", (long long)check.good, (long long)(check.good + check.bad));
     h3_run_check_free(&check);
     return status;
 }
 
-/* --- archive ------------------------------------------------------------------------------------------------------------ */
+/* --- archive ------------------------------------------------------------------------------------------------------ */
 
 static void say_bag(const h3_bag *bag)
 {
-    static const char *const words[] = {"none", "present, not checked; --key PUB checks it", "good, ed25519", "BAD, not of ed25519"};
+    static const char *const words[] = {"none", "present, not checked; --key PUB checks it", "good, ed25519",
+                                        "BAD, not of ed25519"};
     char good[H3_GROUPED_SIZE], files[H3_GROUPED_SIZE];
     if (bag->name[0] == 0) return; /* not even a bag */
-    h3_say("%-10s %s%s%s", "signature", words[bag->signature], bag->signature >= H3_BAG_GOOD ? " " : "", bag->signature >= H3_BAG_GOOD ? bag->fingerprint : "");
-    if (bag->files > 0) h3_say("%-10s %s of %s files good", "payload", h3_grouped(good, bag->good), h3_grouped(files, bag->files));
+    h3_say("%-10s %s%s%s", "signature", words[bag->signature], bag->signature >= H3_BAG_GOOD ? " " : "",
+           bag->signature >= H3_BAG_GOOD ? bag->fingerprint : "");
+    if (bag->files > 0)
+        h3_say("%-10s %s of %s files good", "payload", h3_grouped(good, bag->good), h3_grouped(files, bag->files));
     for (int64_t i = 0; i < bag->shown; i++) say("", bag->problems[i]);
     if (bag->problem_count > bag->shown) h3_say("%-10s and %lld more", "", (long long)(bag->problem_count - bag->shown));
 }
@@ -226,16 +237,19 @@ static h3_status verify_archive(const h3_args *args, const char *path)
     H3_TRY(need_kind(path, 0));
     if (args->key != NULL) H3_TRY(h3_public_key_read(&key, args->key));
     h3_bag *bag = calloc(1, sizeof *bag);
-    h3_status status = bag == NULL ? h3_error(H3_ENVIRONMENT, "out of memory") : h3_bag_verify(bag, path, args->key != NULL ? &key : NULL);
+    h3_status status =
+        bag == NULL ? h3_error(H3_ENVIRONMENT, "out of memory") : h3_bag_verify(bag, path, args->key != NULL ? &key : NULL);
     if (bag != NULL && (status == H3_OK || status == H3_INTEGRITY)) say_bag(bag);
     if (status == H3_OK) h3_say("%-10s %s: %s", "outcome", bag->plan, bag->verdict);
-    if (status == H3_OK) h3_say("%-10s %s  %s files, %s bytes  digest %.8s", "VALID", path, h3_grouped(files, bag->files), h3_grouped(bytes, bag->bytes), bag->digest);
+    if (status == H3_OK)
+        h3_say("%-10s %s  %s files, %s bytes  digest %.8s", "VALID", path, h3_grouped(files, bag->files),
+               h3_grouped(bytes, bag->bytes), bag->digest);
     free(bag);
     h3_public_key_free(&key);
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------ */
+/* ------------------------------------------------------------------------------------------------------------------ */
 
 static h3_status verify(const h3_args *args)
 {
@@ -244,14 +258,18 @@ static h3_status verify(const h3_args *args)
         h3_status (*run)(const h3_args *args, const char *path);
         int hashes, key;
     } kinds[] = {{"checkpoint", verify_checkpoint, 1, 0}, {"run", verify_run, 0, 0}, {"archive", verify_archive, 0, 1}};
-    if (args->positional_count != 2) return h3_error(H3_USAGE, "say what to verify: checkpoint DIR, run DIR or archive FILE; see %s --help", args->program);
+    if (args->positional_count != 2)
+        return h3_error(H3_USAGE, "say what to verify: checkpoint DIR, run DIR or archive FILE; see %s --help", args->program);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (strcmp(args->positional[0], kinds[i].name) != 0) continue;
-        if (args->hashes != NULL && !kinds[i].hashes) return h3_error(H3_USAGE, "--hashes belongs to checkpoint; see %s --help", args->program);
-        if (args->key != NULL && !kinds[i].key) return h3_error(H3_USAGE, "--key belongs to archive; see %s --help", args->program);
+        if (args->hashes != NULL && !kinds[i].hashes)
+            return h3_error(H3_USAGE, "--hashes belongs to checkpoint; see %s --help", args->program);
+        if (args->key != NULL && !kinds[i].key)
+            return h3_error(H3_USAGE, "--key belongs to archive; see %s --help", args->program);
         return kinds[i].run(args, args->positional[1]);
     }
-    return h3_error(H3_USAGE, "\"%.60s\" cannot be verified: checkpoint, run or archive; see %s --help", args->positional[0], args->program);
+    return h3_error(H3_USAGE, "\"%.60s\" cannot be verified: checkpoint, run or archive; see %s --help", args->positional[0],
+                    args->program);
 }
 
 int main(int argc, char **argv)

@@ -43,12 +43,15 @@ static void close_stage(h3_stage *stage)
 }
 
 static char stop_line[120]; /* of rank 0 */
+static int alone;
 
+/* With more ranks, SIGTERM comes from mpirun: it ends what is left when a rank has failed, which has said why. */
 static void stop_at_once(int number)
 {
-    (void)number;
-    ssize_t ignored = write(STDERR_FILENO, stop_line, strlen(stop_line));
-    (void)ignored;
+    if (alone || number != SIGTERM) {
+        ssize_t ignored = write(STDERR_FILENO, stop_line, strlen(stop_line));
+        (void)ignored;
+    }
     _exit(H3_STOPPED);
 }
 
@@ -56,6 +59,7 @@ static void heed_signals(const h3_stage *stage)
 {
     struct sigaction action = {.sa_handler = stop_at_once};
     if (stage->resumable) return;
+    alone = stage->ranks.count == 1;
     if (stage->ranks.rank == 0) snprintf(stop_line, sizeof stop_line, "%.60s: stopped by a signal; run it again\n", stage->args.program);
     sigfillset(&action.sa_mask);
     sigaction(SIGUSR1, &action, NULL);

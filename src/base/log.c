@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 static int enabled = 1;
+enum { LINE_SIZE = 500, TIME_COLUMN = 96 }; /* as mk/build_line.sh */
 static const double PLAIN_INTERVAL = 10.0, TERMINAL_INTERVAL = 0.1;
 
 void h3_log_enable(int enable) { enabled = enable; }
@@ -27,6 +28,16 @@ void h3_say(const char *format, ...)
     va_end(arguments);
     putchar('\n');
     fflush(stdout);
+}
+
+void h3_say_timed(double seconds, const char *format, ...)
+{
+    char text[LINE_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    h3_say("%-*s %6.1f s", TIME_COLUMN, text, seconds);
 }
 
 void h3_complain(const char *program, const char *message)

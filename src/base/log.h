@@ -9,6 +9,8 @@ void h3_log_enable(int enabled);
 
 /* One line to stdout, flushed. */
 void h3_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same, with `seconds` in a column of their own at the end of the line. */
+void h3_say_timed(double seconds, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* One line "program: message" to stderr, always. */
 void h3_complain(const char *program, const char *message);

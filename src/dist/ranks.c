@@ -133,10 +133,18 @@ static h3_status check_unused(void)
     return H3_OK;
 }
 
+/* Open MPI, for a program that runs without mpirun: no daemon, and no folder in /tmp, whose name two such programs would share. */
+static void start_alone(void)
+{
+    if (getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL || getenv("PMI_RANK") != NULL) return;
+    setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    setenv("OMPI_MCA_orte_create_session_dirs", "0", 0);
+}
+
 static h3_status start_mpi(h3_ranks *ranks, int *argc, char ***argv)
 {
     int provided = 0;
-    setenv("OMPI_MCA_ess_singleton_isolated", "1", 0); /* Open MPI: no daemon for a program that runs without mpirun */
+    start_alone();
     if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
         return h3_error(H3_ENVIRONMENT, "MPI does not start; try the program without mpirun, then mpirun with a trivial program");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

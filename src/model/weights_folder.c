@@ -74,8 +74,13 @@ static h3_status open_named(h3_weights *weights, const cJSON *map, const char **
     void *shards;
     H3_TRY(h3_alloc(&shards, count, sizeof(h3_shard), "the shards of a checkpoint"));
     weights->shards = shards;
-    for (size_t i = 0; i < count; i++)
-        if (i == 0 || strcmp(names[i - 1], names[i]) != 0) H3_TRY(open_shard(weights, folder, names[i]));
+    for (size_t i = 0; i < count; i++) {
+        char path[H3_PATH_MAX];
+        if (i > 0 && strcmp(names[i - 1], names[i]) == 0) continue;
+        H3_TRY(h3_path(path, "%s/%s", folder, names[i]));
+        if (!exists(path)) return h3_error(H3_INTEGRITY, "%s names the shard %s, and cannot open %s: it is not there", index, names[i], path);
+        H3_TRY(open_shard(weights, folder, names[i]));
+    }
     return H3_OK;
 }
 

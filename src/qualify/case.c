@@ -1,5 +1,7 @@
 #include "qualify/case.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "model/safetensors.h"
@@ -21,6 +23,22 @@ static h3_status read_all(h3_case *out, const h3_safetensors *file)
         {"input.cot_video", &out->cot_video, H3_F32},          {"input.cot_audio", &out->cot_audio, H3_F32},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) H3_TRY(h3_safetensors_read(wanted[i].tensor, file, wanted[i].name, wanted[i].dtype, 0, NULL));
+    return H3_OK;
+}
+
+/* Positions become FP32 angles: what is no finite FP32 number is no position. */
+static h3_status check_finite(const h3_case *item, const char *path)
+{
+    const double *position = item->position_ids.data;
+    const struct {
+        const char *name;
+        const h3_tensor *tensor;
+    } reals[] = {{"layout.timestep", &item->timestep}, {"input.video", &item->video},         {"input.audio", &item->audio},
+                 {"input.text", &item->text},          {"input.cot_video", &item->cot_video}, {"input.cot_audio", &item->cot_audio}};
+    for (int64_t i = 0; i < h3_tensor_count(&item->position_ids); i++)
+        if (!(fabs(position[i]) <= (double)FLT_MAX)) return h3_error(H3_INTEGRITY, "%s: layout.position_ids has values that are not finite", path);
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        if (!h3_all_finite(reals[i].tensor)) return h3_error(H3_INTEGRITY, "%s: %s has values that are not finite", path, reals[i].name);
     return H3_OK;
 }
 
@@ -61,6 +79,7 @@ h3_status h3_case_read(h3_case *out, const char *path)
     h3_status status = read_all(out, &file);
     h3_safetensors_close(&file);
     if (status == H3_OK) status = connect(out, path);
+    if (status == H3_OK) status = check_finite(out, path);
     if (status != H3_OK) h3_case_free(out);
     return status;
 }

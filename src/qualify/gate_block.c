@@ -102,6 +102,7 @@ h3_status h3_gate_add_digests(h3_gate_block *block, const char *where, const h3_
         for (int direction = 0; direction < 2; direction++) {
             const char *name;
             const h3_tensor *tensor;
+            if (block->unusable[direction][node]) continue;
             for (int i = 0; (tensor = h3_gate_product(&state->node[node], direction, i, &name)) != NULL; i++) {
                 char digest[H3_SHA256_HEX];
                 if (tensor->data == NULL || h3_digest(digest, tensor->data, h3_tensor_bytes(tensor)) != H3_OK) continue;

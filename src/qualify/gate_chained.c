@@ -105,7 +105,8 @@ static h3_status compare_reversed(h3_gate_block *block, const h3_tensor *reverse
         H3_TRY(h3_difference_of(&difference, &a, &b));
         if (difference.differing == 0) continue;
         block->record->permuted_rows_changed++;
-        if (!(difference.largest <= block->record->permuted_largest)) block->record->permuted_largest = difference.largest;
+        if (!(difference.largest <= block->record->permuted_largest) && !isnan(block->record->permuted_largest))
+            block->record->permuted_largest = difference.largest;
     }
     return H3_OK;
 }

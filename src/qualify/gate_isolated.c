@@ -16,6 +16,10 @@ static void call_operator(h3_gate_block *block, h3_block_state *state, int32_t n
     if (status == H3_OK) return;
     block->unusable[direction][node] = 1;
     h3_cell_fail(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION), h3_error_text());
+    for (int kind = 0; kind < H3_CHECK_KINDS; kind++) { /* the others say why they cannot run */
+        h3_cell *cell = h3_gate_cell(block, node, direction, kind);
+        if (cell != NULL && cell->state == H3_CELL_NOT_RUN) snprintf(cell->detail, sizeof cell->detail, "not run: %.180s", h3_error_text());
+    }
 }
 
 /* The same, and an operator that writes into its inputs must not decide about the nodes that read them after it. */

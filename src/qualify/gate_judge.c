@@ -46,6 +46,28 @@ static void count_cells(h3_gate_result *result, const h3_layout_record *layout, 
     }
 }
 
+/* Nothing failed, but not everything ran: the first check that did not is what fails. */
+static void note_not_run(h3_gate_result *result)
+{
+    for (int i = 0; i < 2 * H3_NODE_COUNT && result->not_run > 0 && result->failed == 0; i++) {
+        int32_t node;
+        h3_direction direction;
+        place(i, &node, &direction);
+        for (size_t l = 0; l < result->layout_count; l++) {
+            for (int kind = 0; kind < H3_CHECK_KINDS; kind++) {
+                char name[240];
+                if (result->layouts[l].node[node].cell[direction][kind].state != H3_CELL_NOT_RUN) continue;
+                h3_check_name(name, result->layouts[l].name, node, direction, kind);
+                note_failed(result, name, &result->layouts[l].node[node].cell[direction][kind]);
+                result->failure_node = node;
+                result->failure_direction = direction;
+                result->failure_layout = &result->layouts[l];
+                return;
+            }
+        }
+    }
+}
+
 static void judge_block0(h3_gate_result *result)
 {
     /* The earliest node of any layout comes first; within a node the layouts in the plan's order. */
@@ -155,6 +177,7 @@ void h3_gate_judge(h3_gate_result *result)
         snprintf(result->first_failed_detail, sizeof result->first_failed_detail, "%s", result->build_problem);
     }
     judge_block0(result);
+    note_not_run(result);
     find_drifts(result);
     judge_full(result);
     if (result->section[H3_SECTION_BLOCK0] == H3_SECTION_PASSED && (result->failed > 0 || result->not_run > 0)) result->section[H3_SECTION_BLOCK0] = H3_SECTION_FAILED;

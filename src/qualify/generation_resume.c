@@ -143,10 +143,20 @@ static h3_status publish_chunk(h3_resume *resume, const h3_sampling *sampling, i
                                                      : h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
 }
 
+/* SHA-256 of the state as text without its last field, "sha256", which holds this. */
+static h3_status seal_of(char out[H3_SHA256_HEX], const cJSON *state)
+{
+    char *text;
+    H3_TRY(h3_json_print(&text, state));
+    h3_status status = h3_sha256(out, text, strlen(text));
+    free(text);
+    return status;
+}
+
 h3_status h3_resume_save(void *user, const h3_sampling *sampling, int64_t step)
 {
     h3_resume *resume = user;
-    char path[H3_PATH_MAX];
+    char path[H3_PATH_MAX], seal[H3_SHA256_HEX];
     H3_TRY(publish_chunk(resume, sampling, step));
     cJSON *json = cJSON_CreateObject();
     if (json == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
@@ -155,7 +165,9 @@ h3_status h3_resume_save(void *user, const h3_sampling *sampling, int64_t step)
     cJSON_AddStringToObject(json, "key", resume->key);
     h3_json_add_integer(json, "step", step);
     cJSON_AddItemReferenceToObject(json, "files", resume->files);
-    h3_status status = h3_path(path, "%s/state.json", resume->folder);
+    h3_status status = seal_of(seal, json);
+    if (status == H3_OK) cJSON_AddStringToObject(json, "sha256", seal);
+    if (status == H3_OK) status = h3_path(path, "%s/state.json", resume->folder);
     if (status == H3_OK) status = h3_publish_json(path, json, NULL, NULL);
     cJSON_Delete(json);
     return status;
@@ -214,7 +226,7 @@ static h3_status load_chunk(h3_resume *resume, h3_sampling *sampling, const cJSO
         return h3_error(H3_INTEGRITY, "%s lists %.80s where %s was expected; run without --resume", where, name, expected);
     snprintf(relative, sizeof relative, "%s/%s", resume->relative, expected);
     H3_TRY(h3_run_locate(path, resume->run_folder, relative));
-    H3_TRY(h3_artifact_open(&chunk, path, sha256));
+    if (h3_artifact_open(&chunk, path, sha256) != H3_OK) return h3_error_context(H3_INTEGRITY, "%s and %s do not agree", where, path);
     h3_status status = H3_OK;
     for (size_t f = 0; f < sampling->flow_count && status == H3_OK; f++)
         status = load_flow(sampling, &sampling->flows[f], &chunk, step);
@@ -246,7 +258,7 @@ static h3_status load_state(h3_resume *resume, h3_sampling *sampling, const cJSO
 static h3_status check_state(const h3_resume *resume, const cJSON *state, const char **note, const char *where)
 {
     const char *schema, *plan, *key;
-    H3_TRY(h3_json_only_keys(state, (const char *const[]){"schema", "plan_sha256", "key", "step", "files", NULL}, where,
+    H3_TRY(h3_json_only_keys(state, (const char *const[]){"schema", "plan_sha256", "key", "step", "files", "sha256", NULL}, where,
                              H3_INTEGRITY));
     H3_TRY(h3_json_string(&schema, state, "schema", where, H3_INTEGRITY));
     H3_TRY(h3_json_string(&plan, state, "plan_sha256", where, H3_INTEGRITY));
@@ -255,6 +267,23 @@ static h3_status check_state(const h3_resume *resume, const cJSON *state, const 
     else if (strcmp(schema, state_schema) != 0 || strcmp(key, resume->key) != 0)
         *note = "the saved state is of another build, machine, input or kind of run: starting from step 0";
     return H3_OK;
+}
+
+/* Every byte is the one that was written: also those that nothing follows from. Takes the seal out of `state`. */
+static h3_status check_seal(cJSON *state, const char *path)
+{
+    char seal[H3_SHA256_HEX], *text, *again = NULL;
+    size_t size;
+    cJSON_DeleteItemFromObjectCaseSensitive(state, "sha256");
+    H3_TRY(seal_of(seal, state));
+    cJSON_AddStringToObject(state, "sha256", seal);
+    H3_TRY(h3_file_read(&text, &size, path, (size_t)1 << 28, H3_INTEGRITY));
+    h3_status status = h3_json_print(&again, state);
+    if (status == H3_OK && strcmp(text, again) != 0)
+        status = h3_error(H3_INTEGRITY, "%s has not the SHA-256 that it says it has: it has changed; run without --resume", path);
+    free(again);
+    free(text);
+    return status;
 }
 
 h3_status h3_resume_load(h3_resume *resume, h3_sampling *sampling, int64_t *step, const char **note)
@@ -273,6 +302,7 @@ h3_status h3_resume_load(h3_resume *resume, h3_sampling *sampling, int64_t *step
     H3_TRY(h3_json_read(&state, path, H3_INTEGRITY));
     h3_status status = check_state(resume, state, note, path);
     if (status == H3_OK && *note == NULL) status = load_state(resume, sampling, state, step, path);
+    if (status == H3_OK) status = check_seal(state, path);
     cJSON_Delete(state);
     if (status == H3_OK && *note != NULL) status = h3_resume_remove(resume);
     sampling->first_step = *step;

@@ -126,7 +126,7 @@ h3_status h3_difference_of(h3_difference *out, const h3_tensor *a, const h3_tens
             out->worst = i;
             out->worst_ulp = ulp;
         }
-        if (!(distance <= out->largest)) out->largest = distance;
+        if (!(distance <= out->largest) && !isnan(out->largest)) out->largest = distance;
         out->differing++;
     }
     return H3_OK;

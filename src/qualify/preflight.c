@@ -134,27 +134,56 @@ static h3_status check_generation(const h3_plan *plan, const h3_config *config)
     return status;
 }
 
-static h3_status check_pins(const h3_plan *plan)
+static h3_status read_pinned_manifest(h3_manifest *out, char sha256[H3_SHA256_HEX], const char *path)
 {
     char *text;
     size_t size;
-    if (plan->pinned_manifest[0] != 0) {
-        h3_manifest manifest;
-        H3_TRY(h3_file_read(&text, &size, plan->pinned_manifest, PIN_LIMIT, H3_INTEGRITY));
-        h3_status status = h3_manifest_parse(&manifest, text, size, plan->pinned_manifest);
+    H3_TRY(h3_file_read(&text, &size, path, PIN_LIMIT, H3_INTEGRITY));
+    h3_status status = h3_sha256(sha256, text, size);
+    if (status == H3_OK) status = h3_manifest_parse(out, text, size, path);
+    free(text);
+    return status;
+}
+
+static h3_status read_pinned_thresholds(h3_thresholds *out, const char *path)
+{
+    char *text;
+    size_t size;
+    H3_TRY(h3_file_read(&text, &size, path, PIN_LIMIT, H3_INTEGRITY));
+    h3_status status = h3_thresholds_parse(out, text, size, path);
+    free(text);
+    return status;
+}
+
+/* Thresholds are those of the manifest beside which they are pinned. */
+static h3_status check_pair(const h3_plan *plan, const h3_manifest *manifest, const char *manifest_sha256, h3_thresholds *thresholds)
+{
+    char *text, sha256[H3_SHA256_HEX], printed[H3_SHA256_HEX];
+    int same = strcmp(thresholds->manifest_sha256, manifest_sha256) == 0 && strcmp(thresholds->plan_identity, manifest->plan_identity) == 0;
+    H3_TRY(h3_sha256_file(sha256, plan->pinned_thresholds, NULL, H3_INTEGRITY));
+    if (same && h3_thresholds_print(&text, thresholds, manifest) == H3_OK) {
+        same = h3_sha256(printed, text, strlen(text)) == H3_OK && strcmp(printed, sha256) == 0;
         free(text);
-        H3_TRY(status);
-        h3_manifest_free(&manifest);
+        if (same) return H3_OK;
     }
-    if (plan->pinned_thresholds[0] != 0) {
-        h3_thresholds thresholds;
-        H3_TRY(h3_file_read(&text, &size, plan->pinned_thresholds, PIN_LIMIT, H3_INTEGRITY));
-        h3_status status = h3_thresholds_parse(&thresholds, text, size, plan->pinned_thresholds);
-        free(text);
-        H3_TRY(status);
-        h3_thresholds_free(&thresholds);
-    }
-    return H3_OK;
+    return h3_error(H3_INTEGRITY, "%s is not what was frozen from %s: one of the two has changed; pin files of one run", plan->pinned_thresholds,
+                    plan->pinned_manifest);
+}
+
+/* Each is sound by itself, and they belong together. */
+static h3_status check_pins(const h3_plan *plan)
+{
+    h3_manifest manifest = {0};
+    h3_thresholds thresholds = {0};
+    char sha256[H3_SHA256_HEX];
+    int both = plan->pinned_manifest[0] != 0 && plan->pinned_thresholds[0] != 0;
+    h3_status status = H3_OK;
+    if (plan->pinned_manifest[0] != 0) status = read_pinned_manifest(&manifest, sha256, plan->pinned_manifest);
+    if (status == H3_OK && plan->pinned_thresholds[0] != 0) status = read_pinned_thresholds(&thresholds, plan->pinned_thresholds);
+    if (status == H3_OK && both) status = check_pair(plan, &manifest, sha256, &thresholds);
+    h3_manifest_free(&manifest);
+    h3_thresholds_free(&thresholds);
+    return status;
 }
 
 h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config)

@@ -1,5 +1,7 @@
 #include "qualify/run_check.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +28,8 @@ static void on_damaged(void *user, const h3_run_file *file)
     snprintf(first, sizeof first, "%s", h3_error_text());
     tell(check, first);
     if (!is_artifact(file->path) || h3_run_locate(path, check->view.folder, file->path) != H3_OK) return;
-    if (h3_artifact_open(&artifact, path, NULL) == H3_OK) snprintf(line, sizeof line, "%s is a whole artifact in itself, but another one", file->path);
+    if (h3_artifact_open(&artifact, path, NULL) == H3_OK)
+        snprintf(line, sizeof line, "%s is a whole artifact in itself, but another one", file->path);
     else snprintf(line, sizeof line, "%s", h3_error_text());
     h3_artifact_close(&artifact);
     tell(check, line);
@@ -38,9 +41,35 @@ h3_status h3_check_open_artifact(h3_artifact *out, const h3_run_check *check, in
     char full[H3_PATH_MAX];
     const h3_run_file *listed = h3_run_files_find(&check->view.stages[stage].outputs, path);
     *out = (h3_artifact){0};
-    if (listed == NULL) return h3_error(H3_INTEGRITY, "%s: %s does not list %s; rerun %s", check->view.folder, h3_run_stage_name(stage), path, h3_run_stage_program(stage));
+    if (listed == NULL)
+        return h3_error(H3_INTEGRITY, "%s: %s does not list %s; rerun %s", check->view.folder, h3_run_stage_name(stage), path,
+                        h3_run_stage_program(stage));
     H3_TRY(h3_run_locate(full, check->view.folder, path));
     return h3_artifact_open(out, full, listed->sha256);
+}
+
+/* Reports that no stage lists would be believed by a reader, and hashed by nobody. */
+static h3_status check_name(const h3_run_check *check, const char *name)
+{
+    size_t length = strlen(name);
+    if (name[0] == '.' || length < 5 || strcmp(name + length - 5, ".json") != 0) return H3_OK;
+    if (strcmp(name, "plan.json") == 0 || strcmp(name, "report.json") == 0) return H3_OK;
+    for (int i = 0; i < H3_RUN_STAGES; i++)
+        if (h3_run_files_find(&check->view.stages[i].outputs, name) != NULL) return H3_OK;
+    return h3_error(H3_INTEGRITY,
+                    "%s/%s is not listed by any stage (left by one that was stopped?); rerun that stage or remove the file",
+                    check->view.folder, name);
+}
+
+static h3_status check_names(const h3_run_check *check)
+{
+    DIR *entries = opendir(check->view.folder);
+    if (entries == NULL)
+        return h3_error(H3_ENVIRONMENT, "cannot look at %s: %s; check permissions", check->view.folder, strerror(errno));
+    h3_status status = H3_OK;
+    for (struct dirent *entry; status == H3_OK && (entry = readdir(entries)) != NULL;) status = check_name(check, entry->d_name);
+    closedir(entries);
+    return status;
 }
 
 static h3_status read_plan(h3_run_check *check)
@@ -70,6 +99,7 @@ h3_status h3_run_check_all(h3_run_check *check, const char *folder)
     *check = asked;
     H3_TRY(h3_run_view_open(&check->view, folder));
     H3_TRY(h3_run_audit_each(folder, on_damaged, check, &check->good, &check->bad));
+    H3_TRY(check_names(check));
     H3_TRY(read_plan(check));
     h3_status status = check_contents(check, &facts);
     h3_manifest_free(&facts.manifest);

@@ -1,4 +1,5 @@
-/* A run looked at whole by somebody who did not make it: every hash, and that what the files say agrees with each other (qualification.md section 2). */
+/* A run looked at whole by somebody who did not make it: every hash, and that what the files say agrees with each other
+ * (qualification.md section 2). */
 #ifndef H3_QUALIFY_RUN_CHECK_H
 #define H3_QUALIFY_RUN_CHECK_H
 
@@ -15,8 +16,8 @@ typedef struct h3_run_check {
     void *user;
 } h3_run_check;
 
-/* Fills all but `tell` and `user`, which are the caller's. H3_OK: everything holds, whatever the verdicts are. H3_INTEGRITY: the message names the file. Free
- * in every case. */
+/* Fills all but `tell` and `user`, which are the caller's. H3_OK: everything holds, whatever the verdicts are. H3_INTEGRITY: the
+ * message names the file. Free in every case. */
 h3_status h3_run_check_all(h3_run_check *check, const char *folder);
 void h3_run_check_free(h3_run_check *check);
 

@@ -6,7 +6,10 @@
 #include "qualify/gate_report.h"
 #include "qualify/run_check_internal.h"
 
-static h3_status disagrees(const char *what, const char *with) { return h3_error(H3_INTEGRITY, "gate.json: %s disagrees with %s; rerun h3_candidate_gate", what, with); }
+static h3_status disagrees(const char *what, const char *with)
+{
+    return h3_error(H3_INTEGRITY, "gate.json: %s disagrees with %s; rerun h3_candidate_gate", what, with);
+}
 
 typedef struct tally {
     int64_t checks, failed, not_run;
@@ -19,9 +22,11 @@ static h3_status count_direction(tally *out, const cJSON *direction)
     cJSON_ArrayForEach(cell, checks) {
         const char *state;
         H3_TRY(h3_json_string(&state, cell, "state", "gate.json", H3_INTEGRITY));
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(cell, "value"), *bound = cJSON_GetObjectItemCaseSensitive(cell, "bound");
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(cell, "value"),
+                    *bound = cJSON_GetObjectItemCaseSensitive(cell, "bound");
         int passed = strcmp(state, "passed") == 0;
-        if (passed && value != NULL && !(cJSON_IsNumber(value) && cJSON_IsNumber(bound) && value->valuedouble <= bound->valuedouble))
+        if (passed && value != NULL &&
+            !(cJSON_IsNumber(value) && cJSON_IsNumber(bound) && value->valuedouble <= bound->valuedouble))
             return disagrees("a passed check", "its figure");
         out->checks++;
         out->failed += strcmp(state, "failed") == 0;
@@ -62,7 +67,8 @@ static h3_status count_bounds(tally *out, const cJSON *gate, const h3_thresholds
         if (slash == NULL || slash - name >= (ptrdiff_t)sizeof layout) return disagrees("a tensor's name", "thresholds.json");
         snprintf(layout, sizeof layout, "%.*s", (int)(slash - name), name);
         const h3_threshold *frozen = h3_thresholds_find(thresholds, layout, slash + 1);
-        if (frozen == NULL || frozen->bound != bound) return h3_error(H3_INTEGRITY, "gate.json: the bound of %s is not the frozen one; rerun h3_candidate_gate", name);
+        if (frozen == NULL || frozen->bound != bound)
+            return h3_error(H3_INTEGRITY, "gate.json: the bound of %s is not the frozen one; rerun h3_candidate_gate", name);
         const cJSON *error = cJSON_GetObjectItemCaseSensitive(tensor, "error"); /* null: not a number */
         out->checks++;
         out->failed += !(cJSON_IsNumber(error) && error->valuedouble <= bound);
@@ -121,9 +127,11 @@ h3_status h3_check_gate(h3_run_check *check, h3_run_facts *facts)
     H3_TRY(h3_json_string(&identity, facts->gate, "plan_identity", "gate.json", H3_INTEGRITY));
     H3_TRY(h3_json_string(&verdict, facts->gate, "verdict", "gate.json", H3_INTEGRITY));
     if (strcmp(schema, "h3-gate-v1") != 0) return h3_error(H3_INTEGRITY, "gate.json is no gate report of this version");
-    if (strcmp(identity, check->plan.identity) != 0) return h3_error(H3_INTEGRITY, "gate.json was made by another plan; rerun h3_candidate_gate");
+    if (strcmp(identity, check->plan.identity) != 0)
+        return h3_error(H3_INTEGRITY, "gate.json was made by another plan; rerun h3_candidate_gate");
     if (strcmp(verdict, check->view.stages[H3_STAGE_GATE].verdict) != 0) return disagrees("its verdict", "stage.json");
     const cJSON *accepted = cJSON_GetObjectItemCaseSensitive(facts->gate, "accepted");
-    if (!cJSON_IsBool(accepted) || cJSON_IsTrue(accepted) != (strcmp(verdict, "VALID") == 0)) return disagrees("\"accepted\"", "its verdict");
+    if (!cJSON_IsBool(accepted) || cJSON_IsTrue(accepted) != (strcmp(verdict, "VALID") == 0))
+        return disagrees("\"accepted\"", "its verdict");
     return check_counts(check, facts, verdict);
 }

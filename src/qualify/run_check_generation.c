@@ -8,22 +8,25 @@
 #include "qualify/generation_store.h"
 #include "qualify/run_check_internal.h"
 
-/* --- one side of the generation --------------------------------------------------------------------------------------------- */
+/* --- one side of the generation ----------------------------------------------------------------------------------- */
 
 /* Digests of every step's velocity: slices of one dataset. */
-static h3_status check_velocity(const h3_artifact *artifact, const cJSON *seed, const char *modality, const h3_tensor *velocity, int64_t *tensors)
+static h3_status check_velocity(const h3_artifact *artifact, const cJSON *seed, const char *modality, const h3_tensor *velocity,
+                                int64_t *tensors)
 {
     const cJSON *digests, *digest;
     H3_TRY(h3_json_array(&digests, cJSON_GetObjectItemCaseSensitive(seed, "velocity"), modality, artifact->path, H3_INTEGRITY));
     int64_t steps = velocity->rank == 3 ? velocity->shape[0] : 0, step = 0;
     size_t bytes = steps > 0 ? h3_tensor_bytes(velocity) / (size_t)steps : 0;
     if (steps < 1 || steps != cJSON_GetArraySize(digests))
-        return h3_error(H3_INTEGRITY, "%s: velocity.%s has not the %d steps of its report; run h3_generate again", artifact->path, modality, cJSON_GetArraySize(digests));
+        return h3_error(H3_INTEGRITY, "%s: velocity.%s has not the %d steps of its report; run h3_generate again", artifact->path,
+                        modality, cJSON_GetArraySize(digests));
     cJSON_ArrayForEach(digest, digests) {
         char found[H3_SHA256_HEX];
         H3_TRY(h3_digest(found, (const char *)velocity->data + (size_t)step * bytes, bytes));
         if (!cJSON_IsString(digest) || strcmp(digest->valuestring, found) != 0)
-            return h3_error(H3_INTEGRITY, "%s: velocity.%s, step %lld, has not the digest of its report; run h3_generate again", artifact->path, modality, (long long)step);
+            return h3_error(H3_INTEGRITY, "%s: velocity.%s, step %lld, has not the digest of its report; run h3_generate again",
+                            artifact->path, modality, (long long)step);
         step++;
     }
     *tensors += steps;
@@ -60,7 +63,9 @@ static h3_status check_libraries(const cJSON *report, const cJSON *gate, const c
         int found = 0;
         cJSON_ArrayForEach(qualified, cJSON_GetObjectItemCaseSensitive(gate, "libraries"))
             found |= cJSON_Compare(cJSON_GetObjectItemCaseSensitive(qualified, "sha256"), sha256, 1);
-        if (!found) return h3_error(H3_INTEGRITY, "%s ran a library that gate.json did not qualify; run h3_generate --side candidate again", where);
+        if (!found)
+            return h3_error(H3_INTEGRITY,
+                            "%s ran a library that gate.json did not qualify; run h3_generate --side candidate again", where);
     }
     return H3_OK;
 }
@@ -72,8 +77,10 @@ static h3_status check_report(h3_run_check *check, const h3_run_facts *facts, in
     H3_TRY(h3_json_string(&schema, report, "schema", path, H3_INTEGRITY));
     H3_TRY(h3_json_string(&said, report, "side", path, H3_INTEGRITY));
     H3_TRY(h3_json_string(&plan, report, "plan_sha256", path, H3_INTEGRITY));
-    if (strcmp(schema, H3_GENERATION_SCHEMA) != 0 || strcmp(said, side) != 0) return h3_error(H3_INTEGRITY, "%s is no report of the %s's generation of this version", path, side);
-    if (strcmp(plan, check->view.plan_sha256) != 0) return h3_error(H3_INTEGRITY, "%s was made by another plan; run h3_generate again", path);
+    if (strcmp(schema, H3_GENERATION_SCHEMA) != 0 || strcmp(said, side) != 0)
+        return h3_error(H3_INTEGRITY, "%s is no report of the %s's generation of this version", path, side);
+    if (strcmp(plan, check->view.plan_sha256) != 0)
+        return h3_error(H3_INTEGRITY, "%s was made by another plan; run h3_generate again", path);
     if (!cJSON_Compare(cJSON_GetObjectItemCaseSensitive(report, "model"), facts->manifest.model, 1))
         return h3_error(H3_INTEGRITY, "%s is of another model than reference-manifest.json; run h3_generate again", path);
     if (stage == H3_STAGE_CANDIDATE) H3_TRY(check_libraries(report, facts->gate, path));
@@ -94,7 +101,7 @@ h3_status h3_check_generation(h3_run_check *check, h3_run_facts *facts, int stag
     return status;
 }
 
-/* --- the comparison ----------------------------------------------------------------------------------------------------------- */
+/* --- the comparison ----------------------------------------------------------------------------------------------- */
 
 static h3_status disagrees(const char *what) { return h3_error(H3_INTEGRITY, "compare.json: %s; rerun h3_compare", what); }
 
@@ -112,7 +119,8 @@ static int seed_holds(const cJSON *seed, double limit)
     static const char *const modalities[] = {"video", "audio"};
     for (int i = 0; i < 2; i++) {
         const cJSON *latent = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(seed, "latent"), modalities[i]);
-        const cJSON *velocity = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(seed, "velocity"), modalities[i]);
+        const cJSON *velocity =
+            cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(seed, "velocity"), modalities[i]);
         const cJSON *error = cJSON_GetObjectItemCaseSensitive(latent, "error");
         if (!cJSON_IsNumber(error) || !(error->valuedouble <= limit) || !all_numbers(velocity)) return 0;
     }
@@ -130,7 +138,8 @@ static h3_status check_figures(const cJSON *report, const char *verdict)
     if (cJSON_GetArraySize(seeds) == 0) return disagrees("it has no seed");
     cJSON_ArrayForEach(seed, seeds) {
         int holds = seed_holds(seed, limit);
-        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(seed, "ok")) != holds) return disagrees("a seed's verdict disagrees with its figures");
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(seed, "ok")) != holds)
+            return disagrees("a seed's verdict disagrees with its figures");
         all = all && holds;
     }
     return strcmp(verdict, all ? "passed" : "failed") == 0 ? H3_OK : disagrees("its verdict disagrees with its figures");
@@ -146,7 +155,8 @@ h3_status h3_check_compare(h3_run_check *check)
     if (status == H3_OK) status = h3_json_string(&verdict, report, "verdict", "compare.json", H3_INTEGRITY);
     if (status == H3_OK && strcmp(schema, "h3-compare-v1") != 0) status = disagrees("it is no comparison of this version");
     if (status == H3_OK && strcmp(plan, check->view.plan_sha256) != 0) status = disagrees("it was made by another plan");
-    if (status == H3_OK && strcmp(verdict, check->view.stages[H3_STAGE_COMPARE].verdict) != 0) status = disagrees("its verdict is not the one in stage.json");
+    if (status == H3_OK && strcmp(verdict, check->view.stages[H3_STAGE_COMPARE].verdict) != 0)
+        status = disagrees("its verdict is not the one in stage.json");
     if (status == H3_OK) status = check_figures(report, verdict);
     cJSON_Delete(report);
     return status;

@@ -10,7 +10,7 @@
 #define MANIFEST "reference-manifest.json"
 #define ARTIFACTS "data/reference/"
 
-/* --- model -------------------------------------------------------------------------------------------------------------- */
+/* --- model -------------------------------------------------------------------------------------------------------- */
 
 static const char *text_of(const cJSON *object, const char *key)
 {
@@ -34,7 +34,8 @@ static h3_status check_pinned(const h3_plan *plan, const cJSON *model)
     const cJSON *pin;
     cJSON_ArrayForEach(pin, plan->checkpoint_hashes) {
         if (cJSON_IsString(pin) && strcmp(recorded_hash(model, pin->string), pin->valuestring) == 0) continue;
-        return h3_error(H3_INTEGRITY, MANIFEST ": its model's %s is not the one that the plan pins; rerun h3_reference_pass", pin->string);
+        return h3_error(H3_INTEGRITY, MANIFEST ": its model's %s is not the one that the plan pins; rerun h3_reference_pass",
+                        pin->string);
     }
     return H3_OK;
 }
@@ -53,7 +54,7 @@ static h3_status check_model(const h3_plan *plan, const cJSON *model)
     return status;
 }
 
-/* --- files and tensors ---------------------------------------------------------------------------------------------------- */
+/* --- files and tensors -------------------------------------------------------------------------------------------- */
 
 /* The manifest and stage.json list the same files. */
 static h3_status check_files(const h3_run_check *check, const h3_manifest *manifest)
@@ -71,7 +72,8 @@ static h3_status check_files(const h3_run_check *check, const h3_manifest *manif
             return h3_error(H3_INTEGRITY, MANIFEST ": it and stage.json disagree on %s; rerun h3_reference_pass", file->path);
     }
     if (listed->count == manifest->file_count + others) return H3_OK;
-    return h3_error(H3_INTEGRITY, MANIFEST ": it lists %zu files, stage.json %zu; rerun h3_reference_pass", manifest->file_count, listed->count - others);
+    return h3_error(H3_INTEGRITY, MANIFEST ": it lists %zu files, stage.json %zu; rerun h3_reference_pass", manifest->file_count,
+                    listed->count - others);
 }
 
 /* "data/reference/<layout>/<precision>/<file>" gives "<layout>/<precision>/". */
@@ -95,9 +97,11 @@ static h3_status check_tensors(h3_run_check *check, const h3_manifest *manifest,
         snprintf(name, sizeof name, "%s%s", prefix, artifact.entries[i].name);
         const h3_manifest_tensor *tensor = strlen(name) < sizeof tensor->name ? h3_manifest_find(manifest, name) : NULL;
         if (tensor == NULL || strcmp(tensor->file, path) != 0)
-            status = h3_error(H3_INTEGRITY, "%s: the dataset %s is not in " MANIFEST "; rerun h3_reference_pass", artifact.path, artifact.entries[i].name);
+            status = h3_error(H3_INTEGRITY, "%s: the dataset %s is not in " MANIFEST "; rerun h3_reference_pass", artifact.path,
+                              artifact.entries[i].name);
         else if (strcmp(tensor->digest, artifact.entries[i].digest) != 0)
-            status = h3_error(H3_INTEGRITY, "%s: the dataset %s has not the digest of " MANIFEST "; rerun h3_reference_pass", artifact.path, artifact.entries[i].name);
+            status = h3_error(H3_INTEGRITY, "%s: the dataset %s has not the digest of " MANIFEST "; rerun h3_reference_pass",
+                              artifact.path, artifact.entries[i].name);
         check->tensors += status == H3_OK;
     }
     h3_artifact_close(&artifact);
@@ -106,13 +110,14 @@ static h3_status check_tensors(h3_run_check *check, const h3_manifest *manifest,
 
 static h3_status check_manifest(h3_run_check *check, const h3_manifest *manifest)
 {
-    if (strcmp(manifest->plan_identity, check->plan.identity) != 0) return h3_error(H3_INTEGRITY, MANIFEST " was made by another plan; start a new run");
+    if (strcmp(manifest->plan_identity, check->plan.identity) != 0)
+        return h3_error(H3_INTEGRITY, MANIFEST " was made by another plan; start a new run");
     H3_TRY(check_model(&check->plan, manifest->model));
     H3_TRY(check_files(check, manifest));
     for (size_t i = 0; i < manifest->file_count; i++) H3_TRY(check_tensors(check, manifest, manifest->files[i].path));
     if (check->tensors == (int64_t)manifest->tensor_count) return H3_OK;
-    return h3_error(H3_INTEGRITY, MANIFEST ": %zu tensors are listed, %lld are in the artifacts; rerun h3_reference_pass", manifest->tensor_count,
-                    (long long)check->tensors);
+    return h3_error(H3_INTEGRITY, MANIFEST ": %zu tensors are listed, %lld are in the artifacts; rerun h3_reference_pass",
+                    manifest->tensor_count, (long long)check->tensors);
 }
 
 h3_status h3_check_reference(h3_run_check *check, h3_run_facts *facts)
@@ -126,7 +131,7 @@ h3_status h3_check_reference(h3_run_check *check, h3_run_facts *facts)
     return status == H3_OK ? check_manifest(check, &facts->manifest) : status;
 }
 
-/* --- thresholds ----------------------------------------------------------------------------------------------------------- */
+/* --- thresholds --------------------------------------------------------------------------------------------------- */
 
 /* Every tensor of the BF16 provider has its bound, and there are no others. */
 static h3_status check_bounds(const h3_thresholds *thresholds, const h3_manifest *manifest)
@@ -137,11 +142,13 @@ static h3_status check_bounds(const h3_thresholds *thresholds, const h3_manifest
         char layout[200];
         if (slash == NULL || strncmp(slash, "/bf16/", 6) != 0) continue;
         snprintf(layout, sizeof layout, "%.*s", (int)(slash - name), name);
-        if (h3_thresholds_find(thresholds, layout, slash + 6) == NULL) return h3_error(H3_INTEGRITY, "thresholds.json: %s has no bound; start a new run", name);
+        if (h3_thresholds_find(thresholds, layout, slash + 6) == NULL)
+            return h3_error(H3_INTEGRITY, "thresholds.json: %s has no bound; start a new run", name);
         needed++;
     }
     if (needed == thresholds->count) return H3_OK;
-    return h3_error(H3_INTEGRITY, "thresholds.json holds %zu bounds, %zu tensors need one; start a new run", thresholds->count, needed);
+    return h3_error(H3_INTEGRITY, "thresholds.json holds %zu bounds, %zu tensors need one; start a new run", thresholds->count,
+                    needed);
 }
 
 h3_status h3_check_thresholds(h3_run_check *check, h3_run_facts *facts)
@@ -153,7 +160,8 @@ h3_status h3_check_thresholds(h3_run_check *check, h3_run_facts *facts)
     free(text);
     H3_TRY(status);
     const h3_thresholds *thresholds = &facts->thresholds;
-    if (strcmp(thresholds->plan_identity, check->plan.identity) != 0) return h3_error(H3_INTEGRITY, "thresholds.json was made by another plan; start a new run");
+    if (strcmp(thresholds->plan_identity, check->plan.identity) != 0)
+        return h3_error(H3_INTEGRITY, "thresholds.json was made by another plan; start a new run");
     if (strcmp(thresholds->manifest_sha256, facts->manifest_sha256) != 0)
         return h3_error(H3_INTEGRITY, "thresholds.json was frozen from another " MANIFEST "; start a new run");
     H3_TRY(h3_fingerprint_require(thresholds->fingerprint, facts->manifest.fingerprint, "thresholds.json"));

@@ -23,7 +23,8 @@ typedef struct h3_figure {
 typedef struct h3_report_data {
     h3_run_view view;
     h3_plan plan;
-    cJSON *manifest, *thresholds, *gate, *compare, *provider, *candidate; /* stage outputs; NULL when the stage is missing or stale */
+    cJSON *manifest, *thresholds, *gate, *compare, *provider,
+        *candidate;                                          /* stage outputs; NULL when the stage is missing or stale */
     int needed[H3_RUN_STAGES];                               /* 1: the plan wants this stage */
     int usable[H3_RUN_STAGES];                               /* 1: finished and fresh */
     char verdict[16], sentence[600];

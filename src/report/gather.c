@@ -36,10 +36,14 @@ void h3_words_of(char *out, size_t size, const char *name)
 
 const char *h3_check_words(const char *kind)
 {
-    static const char *const words[][2] = {{"execution", "execution by the bound operator"}, {"repeat", "repeat, bit for bit"},
-                                           {"batch", "independence of neighbouring rows"},   {"promise", "promised equality with the provider"},
-                                           {"error", "isolated error"},                       {"bias", "isolated bias"},
-                                           {"worst_row", "worst row"},                        {"chained", "chained error"},
+    static const char *const words[][2] = {{"execution", "execution by the bound operator"},
+                                           {"repeat", "repeat, bit for bit"},
+                                           {"batch", "independence of neighbouring rows"},
+                                           {"promise", "promised equality with the provider"},
+                                           {"error", "isolated error"},
+                                           {"bias", "isolated bias"},
+                                           {"worst_row", "worst row"},
+                                           {"chained", "chained error"},
                                            {"process", "same bits in a second process"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(words[i][0], kind) == 0) return words[i][1];
@@ -59,7 +63,7 @@ int64_t h3_block_of(const char *tensor)
     return -1;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------ */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static h3_status read_plan(h3_report_data *out)
 {
@@ -84,14 +88,16 @@ static h3_status read_outputs(h3_report_data *out)
                  {5, "compare.json", offsetof(h3_report_data, compare)}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (out->usable[files[i].stage])
-            H3_TRY(h3_run_view_json((cJSON **)(void *)((char *)out + files[i].offset), &out->view, files[i].stage, files[i].path));
+            H3_TRY(
+                h3_run_view_json((cJSON **)(void *)((char *)out + files[i].offset), &out->view, files[i].stage, files[i].path));
     return H3_OK;
 }
 
 static h3_status check_verdict(const h3_report_data *data, int stage, const cJSON *report, const char *path)
 {
     if (report == NULL || strcmp(h3_text_of(report, "verdict"), data->view.stages[stage].verdict) == 0) return H3_OK;
-    return h3_error(H3_INTEGRITY, "%s/%s has another verdict than its stage.json; rerun %s", data->view.folder, path, h3_run_stage_program(stage));
+    return h3_error(H3_INTEGRITY, "%s/%s has another verdict than its stage.json; rerun %s", data->view.folder, path,
+                    h3_run_stage_program(stage));
 }
 
 static h3_status gather(h3_report_data *out, const char *run_folder)

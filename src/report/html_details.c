@@ -22,11 +22,12 @@ static void number_cell(h3_markup *out, double value)
     h3_markup_add(out, "</td>");
 }
 
-/* --- stages -------------------------------------------------------------------------------------------------------------------- */
+/* --- stages ------------------------------------------------------------------------------------------------------- */
 
 static void stages(h3_markup *out, const h3_report_data *data)
 {
-    open_details(out, "Stages and their files", "Each stage lists its inputs and outputs with their SHA-256 in stages/&lt;stage&gt;/stage.json.");
+    open_details(out, "Stages and their files",
+                 "Each stage lists its inputs and outputs with their SHA-256 in stages/&lt;stage&gt;/stage.json.");
     h3_markup_add(out, "<table><tr><th>stage<th>state<th class=\"r\">files<th class=\"r\">bytes<th>SHA-256 of stage.json</tr>");
     for (int i = 0; i < H3_RUN_STAGES; i++) {
         const h3_run_stage_view *stage = &data->view.stages[i];
@@ -36,13 +37,14 @@ static void stages(h3_markup *out, const h3_report_data *data)
         for (size_t k = 0; k < stage->outputs.count; k++) total += stage->outputs.items[k].size;
         h3_words_of(words, sizeof words, h3_run_stage_name(i));
         int good = stage->present && stage->fresh && h3_run_verdict_passes(stage->verdict);
-        h3_markup_add(out, "<tr><td>%s<td class=\"%s\">%s<td class=\"r\">%zu<td class=\"r\">%s<td><code>%s</code></tr>", words, good ? "good" : "bad",
-                      !stage->present ? "missing" : !stage->fresh ? "stale" : stage->verdict, stage->outputs.count, h3_grouped(bytes, total), stage->sha256);
+        const char *state = !stage->present ? "missing" : !stage->fresh ? "stale" : stage->verdict;
+        h3_markup_add(out, "<tr><td>%s<td class=\"%s\">%s<td class=\"r\">%zu<td class=\"r\">%s<td><code>%s</code></tr>", words,
+                      good ? "good" : "bad", state, stage->outputs.count, h3_grouped(bytes, total), stage->sha256);
     }
     close_details(out);
 }
 
-/* --- nodes --------------------------------------------------------------------------------------------------------------------- */
+/* --- nodes -------------------------------------------------------------------------------------------------------- */
 
 /* "0.0017 / 0.0021" or the state. */
 static void cell(h3_markup *out, const cJSON *checks, const char *kind)
@@ -69,7 +71,8 @@ static int has_failed(const cJSON *checks)
 
 static void node_row(h3_markup *out, const cJSON *node, const char *direction)
 {
-    static const char *const kinds[] = {"error", "bias", "worst_row", "chained", "repeat", "batch", "promise", "process", "execution"};
+    static const char *const kinds[] = {"error", "bias",    "worst_row", "chained",  "repeat",
+                                        "batch", "promise", "process",   "execution"};
     const cJSON *record = h3_item_of(node, direction), *checks = h3_item_of(record, "checks"), *check;
     h3_markup_add(out, "<tr%s>", has_failed(checks) ? " class=\"f\"" : "");
     h3_markup_element(out, "td", NULL, h3_text_of(node, "node"));
@@ -79,7 +82,8 @@ static void node_row(h3_markup *out, const cJSON *node, const char *direction)
     h3_markup_add(out, "</tr>");
     cJSON_ArrayForEach(check, checks) {
         if (strcmp(h3_text_of(check, "state"), "failed") != 0 || h3_text_of(check, "detail")[0] == 0) continue;
-        h3_markup_add(out, "<tr class=\"f\"><td></td><td></td><td colspan=\"10\">%s%s", h3_check_words(check->string), strchr(h3_text_of(check, "detail"), ' ') == NULL ? ": tensor " : ": ");
+        h3_markup_add(out, "<tr class=\"f\"><td></td><td></td><td colspan=\"10\">%s%s", h3_check_words(check->string),
+                      strchr(h3_text_of(check, "detail"), ' ') == NULL ? ": tensor " : ": ");
         h3_markup_text(out, h3_text_of(check, "detail"));
         h3_markup_add(out, "</td></tr>");
     }
@@ -89,30 +93,39 @@ static void nodes(h3_markup *out, const h3_report_data *data)
 {
     const cJSON *layout, *node;
     cJSON_ArrayForEach(layout, h3_item_of(data->gate, "block0")) {
-        h3_markup_add(out, "<details%s><summary>Block 0, node by node: layout ", strcmp(data->verdict, "INVALID") == 0 ? " open" : "");
+        h3_markup_add(out, "<details%s><summary>Block 0, node by node: layout ",
+                      strcmp(data->verdict, "INVALID") == 0 ? " open" : "");
         h3_markup_text(out, h3_text_of(layout, "layout"));
-        h3_markup_add(out, "</summary><p class=\"note\">figure / bound; = holds bit for bit; permuting the packed rows changes %lld of %lld (a control, promised by nobody)</p><div class=\"wide\">",
-                      (long long)h3_count_of(h3_item_of(layout, "permutation_control"), "rows_changed"), (long long)h3_count_of(layout, "rows"));
-        h3_markup_add(out, "<table><tr><th>node<th><th class=\"r\">isolated error<th class=\"r\">bias<th class=\"r\">worst row<th class=\"r\">chained<th class=\"r\">repeat"
-                           "<th class=\"r\">batch row<th class=\"r\">promise<th class=\"r\">process<th class=\"r\">ran<th>kernel</tr>");
+        h3_markup_add(out,
+                      "</summary><p class=\"note\">figure / bound; = holds bit for bit; permuting the packed rows changes %lld "
+                      "of %lld (a control, promised by nobody)</p><div class=\"wide\">",
+                      (long long)h3_count_of(h3_item_of(layout, "permutation_control"), "rows_changed"),
+                      (long long)h3_count_of(layout, "rows"));
+        h3_markup_add(
+            out, "<table><tr><th>node<th><th class=\"r\">isolated error<th class=\"r\">bias<th class=\"r\">worst row<th "
+                 "class=\"r\">chained<th class=\"r\">repeat"
+                 "<th class=\"r\">batch row<th class=\"r\">promise<th class=\"r\">process<th class=\"r\">ran<th>kernel</tr>");
         cJSON_ArrayForEach(node, h3_item_of(layout, "nodes")) node_row(out, node, "forward");
         cJSON_ArrayForEach(node, h3_item_of(layout, "nodes")) node_row(out, node, "backward");
         close_details(out);
     }
 }
 
-/* --- operators and libraries ------------------------------------------------------------------------------------------------------ */
+/* --- operators and libraries -------------------------------------------------------------------------------------- */
 
 static void operators(h3_markup *out, const h3_report_data *data)
 {
     const cJSON *binding;
     if (cJSON_GetArraySize(h3_item_of(data->gate, "bindings")) == 0) return;
-    open_details(out, "Operators", "label: row = the operator of the row that owns the arithmetic; interim = a deterministic stand-in; reference = the provider&#39;s own replay, no evidence");
+    open_details(out, "Operators",
+                 "label: row = the operator of the row that owns the arithmetic; interim = a deterministic stand-in; reference = "
+                 "the provider&#39;s own replay, no evidence");
     h3_markup_add(out, "<table><tr><th>node<th>operator<th>label<th>row<th>reduction contract<th>library</tr>");
     cJSON_ArrayForEach(binding, h3_item_of(data->gate, "bindings")) {
         static const char *const keys[] = {"node", "operator", "label", "row", "contract", "library"};
         h3_markup_add(out, "<tr>");
-        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) h3_markup_element(out, "td", i == 1 || i >= 3 ? "m" : NULL, h3_text_of(binding, keys[i]));
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+            h3_markup_element(out, "td", i == 1 || i >= 3 ? "m" : NULL, h3_text_of(binding, keys[i]));
         h3_markup_add(out, "</tr>");
     }
     close_details(out);
@@ -155,13 +168,16 @@ static void identities(h3_markup *out, const h3_report_data *data)
     close_details(out);
 }
 
-/* --- figures ------------------------------------------------------------------------------------------------------------------------ */
+/* --- figures ------------------------------------------------------------------------------------------------------ */
 
 static void closest(h3_markup *out, const h3_report_data *data)
 {
     if (data->closest_count == 0) return;
-    open_details(out, "The figures closest to their bounds", "Of what the candidate computed; tensors that have the provider&#39;s own bytes are left out.");
-    h3_markup_add(out, "<table><tr><th>figure<th class=\"r\">candidate<th class=\"r\">bound<th class=\"r\">provider<th class=\"r\">used</tr>");
+    open_details(out, "The figures closest to their bounds",
+                 "Of what the candidate computed; tensors that have the provider&#39;s own bytes are left out.");
+    h3_markup_add(
+        out,
+        "<table><tr><th>figure<th class=\"r\">candidate<th class=\"r\">bound<th class=\"r\">provider<th class=\"r\">used</tr>");
     for (size_t i = 0; i < data->closest_count; i++) {
         const h3_figure *f = &data->closest[i];
         h3_markup_add(out, "<tr%s>", f->used <= 1.0 ? "" : " class=\"f\"");
@@ -177,13 +193,16 @@ static void closest(h3_markup *out, const h3_report_data *data)
 static void beyond(h3_markup *out, const h3_report_data *data)
 {
     const cJSON *tensor;
-    enum { MOST = 200 };
+    enum { MOST = 40 };
     int shown = 0;
     cJSON_ArrayForEach(tensor, h3_item_of(h3_item_of(data->gate, "full_model"), "tensors")) {
         double error = h3_number_of(tensor, "error"), bound = h3_number_of(tensor, "bound");
         if (error <= bound || shown == MOST) continue;
         if (shown++ == 0) {
-            h3_markup_add(out, "<details open><summary>Tensors beyond their bound, in execution order</summary><p class=\"note\">at most %d are shown; gate.json has all</p><div class=\"wide\">", MOST);
+            h3_markup_add(out,
+                          "<details open><summary>Tensors beyond their bound, in execution order</summary><p class=\"note\">at "
+                          "most %d are shown; gate.json has all</p><div class=\"wide\">",
+                          MOST);
             h3_markup_add(out, "<table><tr><th>tensor<th class=\"r\">error<th class=\"r\">bound</tr>");
         }
         h3_markup_add(out, "<tr class=\"f\">");
@@ -199,9 +218,14 @@ static void beyond(h3_markup *out, const h3_report_data *data)
 
 static void drifts(h3_markup *out, const h3_report_data *data)
 {
-    static const char *const keys[][2] = {{"first_failure", "first node that fails a check of its own"}, {"first_drift", "information: first node whose chained output is not the provider&#39;s bytes"},
-                                          {"first_isolated_drift", "information: the same on the provider&#39;s inputs"}, {"first_repeat_drift", "a failure"},
-                                          {"first_batch_drift", "a failure"}, {"first_grad_repeat_drift", "a failure"}, {"first_grad_batch_drift", "a failure"}};
+    static const char *const keys[][2] = {
+        {"first_failure", "first node that fails a check of its own"},
+        {"first_drift", "information: first node whose chained output is not the provider&#39;s bytes"},
+        {"first_isolated_drift", "information: the same on the provider&#39;s inputs"},
+        {"first_repeat_drift", "a failure"},
+        {"first_batch_drift", "a failure"},
+        {"first_grad_repeat_drift", "a failure"},
+        {"first_grad_batch_drift", "a failure"}};
     if (data->gate == NULL) return;
     open_details(out, "First drift and sections of the gate", NULL);
     h3_markup_add(out, "<table>");
@@ -222,13 +246,15 @@ static void drifts(h3_markup *out, const h3_report_data *data)
     close_details(out);
 }
 
-/* --- comparison ------------------------------------------------------------------------------------------------------------------------ */
+/* --- comparison --------------------------------------------------------------------------------------------------- */
 
 static void comparison_rows(h3_markup *out, const cJSON *seed, const char *modality)
 {
-    const cJSON *latent = h3_item_of(h3_item_of(seed, "latent"), modality), *velocity = h3_item_of(h3_item_of(seed, "velocity"), modality);
+    const cJSON *latent = h3_item_of(h3_item_of(seed, "latent"), modality),
+                *velocity = h3_item_of(h3_item_of(seed, "velocity"), modality);
     double error = h3_number_of(latent, "error"), limit = h3_number_of(latent, "limit");
-    h3_markup_add(out, "<tr%s><td>%lld<td>%s<td class=\"r\">", error <= limit ? "" : " class=\"f\"", (long long)h3_count_of(seed, "seed"), modality);
+    h3_markup_add(out, "<tr%s><td>%lld<td>%s<td class=\"r\">", error <= limit ? "" : " class=\"f\"",
+                  (long long)h3_count_of(seed, "seed"), modality);
     h3_markup_number(out, error);
     h3_markup_add(out, "</td>");
     number_cell(out, limit);
@@ -261,14 +287,17 @@ static void comparison(h3_markup *out, const h3_report_data *data)
 {
     const cJSON *seed, *name, *unjudged = h3_item_of(data->compare, "not_judged");
     if (data->compare == NULL) return;
-    h3_markup_add(out, "<details%s><summary>Generation, seed by seed</summary><p class=\"note\">Noise, sigma schedules and shapes are identical on both sides.",
+    h3_markup_add(out,
+                  "<details%s><summary>Generation, seed by seed</summary><p class=\"note\">Noise, sigma schedules and shapes are "
+                  "identical on both sides.",
                   strcmp(h3_text_of(data->compare, "verdict"), "passed") == 0 ? "" : " open");
     if (cJSON_GetArraySize(unjudged) > 0) h3_markup_add(out, " Not judged here:");
     cJSON_ArrayForEach(name, unjudged) {
         h3_markup_add(out, " ");
         h3_markup_text(out, cJSON_IsString(name) ? name->valuestring : "");
     }
-    h3_markup_add(out, "</p><div class=\"wide\"><table><tr><th>seed<th>modality<th class=\"r\">final latents<th class=\"r\">limit<th class=\"r\">margin"
+    h3_markup_add(out, "</p><div class=\"wide\"><table><tr><th>seed<th>modality<th class=\"r\">final latents<th "
+                       "class=\"r\">limit<th class=\"r\">margin"
                        "<th class=\"r\">worst velocity<th class=\"r\">at step</tr>");
     cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
         comparison_rows(out, seed, "video");

@@ -6,7 +6,7 @@
 #include "base/grouped.h"
 #include "report/data.h"
 
-/* --- figures ------------------------------------------------------------------------------------------------------------ */
+/* --- figures ------------------------------------------------------------------------------------------------------ */
 
 /* "block0.s78.attention.forward.error" taken apart; 0 when it is something else. */
 typedef struct check_name {
@@ -16,7 +16,8 @@ typedef struct check_name {
 static int split_check(check_name *out, const char *name)
 {
     int used = -1;
-    if (sscanf(name, "block0.%63[^.].%39[^.].%15[^.].%23[^.]%n", out->layout, out->node, out->direction, out->kind, &used) != 4) return 0;
+    if (sscanf(name, "block0.%63[^.].%39[^.].%15[^.].%23[^.]%n", out->layout, out->node, out->direction, out->kind, &used) != 4)
+        return 0;
     return used == (int)strlen(name);
 }
 
@@ -26,13 +27,15 @@ static void name_figure(h3_figure *out, const char *name)
     const char *tensor;
     snprintf(out->name, sizeof out->name, "%s", name);
     if (split_check(&check, name)) {
-        snprintf(out->words, sizeof out->words, "%s of %s, %s, layout %s", h3_check_words(check.kind), check.node, check.direction, check.layout);
+        snprintf(out->words, sizeof out->words, "%s of %s, %s, layout %s", h3_check_words(check.kind), check.node,
+                 check.direction, check.layout);
     } else if (strcmp(name, "build") == 0) {
         snprintf(out->words, sizeof out->words, "build identity of the candidate");
     } else if (strcmp(name, "full.execution") == 0) {
         snprintf(out->words, sizeof out->words, "execution in the full model");
     } else if (strncmp(name, "full.", 5) == 0 && (tensor = strchr(name, '/')) != NULL) {
-        snprintf(out->words, sizeof out->words, "error of %.160s in the full model, layout %.*s", tensor + 1, (int)(tensor - name - 5 < 64 ? tensor - name - 5 : 64), name + 5);
+        snprintf(out->words, sizeof out->words, "error of %.160s in the full model, layout %.*s", tensor + 1,
+                 (int)(tensor - name - 5 < 64 ? tensor - name - 5 : 64), name + 5);
     } else {
         snprintf(out->words, sizeof out->words, "%.250s", name);
     }
@@ -61,11 +64,13 @@ static void offer(h3_report_data *data, const h3_figure *figure)
 static void offer_node(h3_report_data *data, const char *layout, const cJSON *node, const char *direction)
 {
     const cJSON *record = h3_item_of(node, direction), *cell;
-    if (cJSON_IsTrue(h3_item_of(record, "isolated_bitwise"))) return; /* the provider's own bytes say nothing about the candidate */
+    if (cJSON_IsTrue(h3_item_of(record, "isolated_bitwise")))
+        return; /* the provider's own bytes say nothing about the candidate */
     cJSON_ArrayForEach(cell, h3_item_of(record, "checks")) {
         h3_figure figure = {0};
         char name[300];
-        if (h3_item_of(cell, "bound") == NULL || strcmp(cell->string, "chained") == 0) continue; /* chained ones come with the full model */
+        if (h3_item_of(cell, "bound") == NULL || strcmp(cell->string, "chained") == 0)
+            continue; /* chained ones come with the full model */
         snprintf(name, sizeof name, "block0.%.60s.%.60s.%s.%.60s", layout, h3_text_of(node, "node"), direction, cell->string);
         name_figure(&figure, name);
         set_numbers(&figure, h3_number_of(cell, "value"), h3_number_of(cell, "bound"), fabs(h3_number_of(cell, "provider")));
@@ -98,7 +103,8 @@ static void latent_figure(h3_figure *out, const cJSON *seed, const char *modalit
     const cJSON *latent = h3_item_of(h3_item_of(seed, "latent"), modality);
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "compare.seed%lld.%s.latent_error", (long long)h3_count_of(seed, "seed"), modality);
-    snprintf(out->words, sizeof out->words, "distance of the final %s latents of seed %lld from the provider's", modality, (long long)h3_count_of(seed, "seed"));
+    snprintf(out->words, sizeof out->words, "distance of the final %s latents of seed %lld from the provider's", modality,
+             (long long)h3_count_of(seed, "seed"));
     set_numbers(out, h3_number_of(latent, "error"), h3_number_of(latent, "limit"), NAN);
 }
 
@@ -131,16 +137,17 @@ static void find_failed_provider(const h3_report_data *data, h3_figure *figure)
     if (!split_check(&check, figure->name)) return;
     cJSON_ArrayForEach(layout, h3_item_of(data->gate, "block0")) {
         if (strcmp(h3_text_of(layout, "layout"), check.layout) != 0) continue;
-        cJSON_ArrayForEach(node, h3_item_of(layout, "nodes"))
-            if (strcmp(h3_text_of(node, "node"), check.node) == 0)
-                figure->provider = fabs(h3_number_of(h3_item_of(h3_item_of(h3_item_of(node, check.direction), "checks"), check.kind), "provider"));
+        cJSON_ArrayForEach(node, h3_item_of(layout, "nodes")) if (strcmp(h3_text_of(node, "node"), check.node) == 0)
+            figure->provider =
+            fabs(h3_number_of(h3_item_of(h3_item_of(h3_item_of(node, check.direction), "checks"), check.kind), "provider"));
     }
 }
 
 static void decide_by_gate(h3_report_data *data)
 {
     name_figure(&data->decided, h3_text_of(data->gate, "first_failed_check"));
-    set_numbers(&data->decided, h3_number_of(data->gate, "first_failed_value"), h3_number_of(data->gate, "first_failed_bound"), NAN);
+    set_numbers(&data->decided, h3_number_of(data->gate, "first_failed_value"), h3_number_of(data->gate, "first_failed_bound"),
+                NAN);
     snprintf(data->decided.detail, sizeof data->decided.detail, "%.590s", h3_text_of(data->gate, "first_failed_detail"));
     find_failed_provider(data, &data->decided);
 }
@@ -156,16 +163,20 @@ static void decide_by_compare(h3_report_data *data)
     }
 }
 
-/* --- verdict -------------------------------------------------------------------------------------------------------------- */
+/* --- verdict ------------------------------------------------------------------------------------------------------ */
 
-static int gate_is(const h3_report_data *data, const char *verdict) { return data->usable[H3_REPORT_STAGE_GATE] && strcmp(data->view.stages[H3_REPORT_STAGE_GATE].verdict, verdict) == 0; }
+static int gate_is(const h3_report_data *data, const char *verdict)
+{
+    return data->usable[H3_REPORT_STAGE_GATE] && strcmp(data->view.stages[H3_REPORT_STAGE_GATE].verdict, verdict) == 0;
+}
 
 static int any(const h3_report_data *data, int usable)
 {
     for (int i = 0; i < H3_RUN_STAGES; i++) {
         if (!data->needed[i]) continue;
         if (!usable && !data->usable[i]) return 1;
-        if (usable && data->usable[i] && !h3_run_verdict_passes(data->view.stages[i].verdict) && i != H3_REPORT_STAGE_GATE) return 1;
+        if (usable && data->usable[i] && !h3_run_verdict_passes(data->view.stages[i].verdict) && i != H3_REPORT_STAGE_GATE)
+            return 1;
     }
     return 0;
 }
@@ -175,8 +186,10 @@ static void say_valid(h3_report_data *data)
     const cJSON *counts = h3_item_of(data->gate, "counts");
     char checks[H3_GROUPED_SIZE], bounds[H3_GROUPED_SIZE], generation[160] = "";
     double worst = h3_number_of(h3_item_of(data->compare, "worst"), "latent_error");
-    if (data->compare != NULL) snprintf(generation, sizeof generation, ", and what it generates ends within %.2g of the provider's latents", worst);
-    snprintf(data->sentence, sizeof data->sentence, "The candidate computes this model: all %s checks and all %s frozen bounds hold%s.",
+    if (data->compare != NULL)
+        snprintf(generation, sizeof generation, ", and what it generates ends within %.2g of the provider's latents", worst);
+    snprintf(data->sentence, sizeof data->sentence,
+             "The candidate computes this model: all %s checks and all %s frozen bounds hold%s.",
              h3_grouped(checks, h3_count_of(counts, "checks")), h3_grouped(bounds, h3_count_of(counts, "bounds")), generation);
 }
 
@@ -187,7 +200,8 @@ static void say_invalid(h3_report_data *data)
     if (!gate_is(data, "INVALID"))
         snprintf(data->sentence, sizeof data->sentence, "The candidate is not qualified: the %s is beyond its limit.", f->words);
     else if (node[0] != 0)
-        snprintf(data->sentence, sizeof data->sentence, "The candidate is not qualified: %.60s is the first node that fails (%s).", node, f->words);
+        snprintf(data->sentence, sizeof data->sentence,
+                 "The candidate is not qualified: %.60s is the first node that fails (%s).", node, f->words);
     else if (f->name[0] != 0)
         snprintf(data->sentence, sizeof data->sentence, "The candidate is not qualified: it fails the %s.", f->words);
     else
@@ -197,8 +211,11 @@ static void say_invalid(h3_report_data *data)
 static void say_partial(h3_report_data *data)
 {
     const char *only = h3_text_of(data->gate, "only");
-    if (only[0] != 0) snprintf(data->sentence, sizeof data->sentence, "No acceptance: nothing failed, but only the checks %.80s ran.", only);
-    else snprintf(data->sentence, sizeof data->sentence, "No acceptance: nothing failed, but libraries built from uncommitted sources were allowed.");
+    if (only[0] != 0)
+        snprintf(data->sentence, sizeof data->sentence, "No acceptance: nothing failed, but only the checks %.80s ran.", only);
+    else
+        snprintf(data->sentence, sizeof data->sentence,
+                 "No acceptance: nothing failed, but libraries built from uncommitted sources were allowed.");
 }
 
 static void say_incomplete(h3_report_data *data)
@@ -209,7 +226,8 @@ static void say_incomplete(h3_report_data *data)
         char name[64];
         if (!data->needed[i] || data->usable[i]) continue;
         h3_words_of(name, sizeof name, h3_run_stage_name(i));
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", used > 0 ? ", " : "", name, data->view.stages[i].present ? " (stale)" : "");
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", used > 0 ? ", " : "", name,
+                                 data->view.stages[i].present ? " (stale)" : "");
     }
     snprintf(data->sentence, sizeof data->sentence, "No verdict yet: still to be run: %s.", list);
 }

@@ -1,5 +1,5 @@
-/* junit.xml: one test case for each stage, gate section, check, bound and comparison. No times: the same run gives the same bytes. What did not run is an
- * error, never a pass; only what --only left out is skipped. */
+/* junit.xml: one test case for each stage, gate section, check, bound and comparison. No times: the same run gives the same
+ * bytes. What did not run is an error, never a pass; only what --only left out is skipped. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,8 +57,8 @@ static void end_suite(junit *out, test_suite *suite, const char *name)
     if (suite->tests == 0) return;
     h3_markup_add(&out->all, "  <testsuite name=\"");
     h3_markup_text(&out->all, name);
-    h3_markup_add(&out->all, "\" tests=\"%lld\" failures=\"%lld\" errors=\"%lld\" skipped=\"%lld\">\n", (long long)suite->tests, (long long)suite->failures,
-                  (long long)suite->errors, (long long)suite->skipped);
+    h3_markup_add(&out->all, "\" tests=\"%lld\" failures=\"%lld\" errors=\"%lld\" skipped=\"%lld\">\n", (long long)suite->tests,
+                  (long long)suite->failures, (long long)suite->errors, (long long)suite->skipped);
     out->tests += suite->tests;
     out->failures += suite->failures;
     out->errors += suite->errors;
@@ -68,7 +68,7 @@ static void end_suite(junit *out, test_suite *suite, const char *name)
     *suite = (test_suite){0};
 }
 
-/* --- suites ----------------------------------------------------------------------------------------------------------------- */
+/* --- suites ------------------------------------------------------------------------------------------------------- */
 
 static void stages(junit *out, const h3_report_data *data)
 {
@@ -76,8 +76,13 @@ static void stages(junit *out, const h3_report_data *data)
     for (int i = 0; i < H3_RUN_STAGES; i++) {
         const h3_run_stage_view *stage = &data->view.stages[i];
         if (!data->needed[i]) continue;
-        const char *message = !stage->present ? "it has not run" : !stage->fresh ? "stale: what it read has changed since" : stage->verdict;
-        case_state state = !data->usable[i] ? CASE_ERROR : h3_run_verdict_passes(stage->verdict) ? CASE_PASSED : strcmp(stage->verdict, "PARTIAL") == 0 ? CASE_SKIPPED : CASE_FAILED;
+        const char *message = !stage->present ? "it has not run"
+                              : !stage->fresh ? "stale: what it read has changed since"
+                                              : stage->verdict;
+        case_state state = !data->usable[i]                         ? CASE_ERROR
+                           : h3_run_verdict_passes(stage->verdict)  ? CASE_PASSED
+                           : strcmp(stage->verdict, "PARTIAL") == 0 ? CASE_SKIPPED
+                                                                    : CASE_FAILED;
         add_case(&suite, "stages", h3_run_stage_name(i), state, message);
     }
     end_suite(out, &suite, "stages");
@@ -135,8 +140,8 @@ static void bounds(junit *out, const h3_report_data *data)
 {
     test_suite suite = {0};
     const cJSON *tensor;
-    cJSON_ArrayForEach(tensor, h3_item_of(h3_item_of(data->gate, "full_model"), "tensors"))
-        add_figure(&suite, "full_model", h3_text_of(tensor, "tensor"), h3_number_of(tensor, "error"), h3_number_of(tensor, "bound"));
+    cJSON_ArrayForEach(tensor, h3_item_of(h3_item_of(data->gate, "full_model"), "tensors")) add_figure(
+        &suite, "full_model", h3_text_of(tensor, "tensor"), h3_number_of(tensor, "error"), h3_number_of(tensor, "bound"));
     end_suite(out, &suite, "full model, frozen bounds");
 }
 
@@ -167,8 +172,8 @@ h3_status h3_report_junit(char **out, const h3_report_data *data)
     comparison(&all, data);
     h3_markup_add(&text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"");
     h3_markup_text(&text, data->plan.name);
-    h3_markup_add(&text, "\" tests=\"%lld\" failures=\"%lld\" errors=\"%lld\" skipped=\"%lld\">\n", (long long)all.tests, (long long)all.failures, (long long)all.errors,
-                  (long long)all.skipped);
+    h3_markup_add(&text, "\" tests=\"%lld\" failures=\"%lld\" errors=\"%lld\" skipped=\"%lld\">\n", (long long)all.tests,
+                  (long long)all.failures, (long long)all.errors, (long long)all.skipped);
     h3_markup_take(&text, &all.all);
     h3_markup_add(&text, "</testsuites>\n");
     return h3_markup_finish(&text, out);

@@ -48,8 +48,10 @@ static size_t character(const unsigned char *c)
     size_t length = c[0] >= 0xc2 && c[0] < 0xe0 ? 2 : c[0] >= 0xe0 && c[0] < 0xf0 ? 3 : c[0] >= 0xf0 && c[0] < 0xf5 ? 4 : 0;
     for (size_t i = 1; i < length; i++)
         if ((c[i] & 0xc0) != 0x80) return 0;
-    if (length == 3 && ((c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] >= 0xa0))) return 0;       /* too long a form, a surrogate */
-    if (length == 4 && ((c[0] == 0xf0 && c[1] < 0x90) || (c[0] == 0xf4 && c[1] >= 0x90))) return 0;       /* too long a form, beyond Unicode */
+    if (length == 3 && ((c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] >= 0xa0)))
+        return 0; /* too long a form, a surrogate */
+    if (length == 4 && ((c[0] == 0xf0 && c[1] < 0x90) || (c[0] == 0xf4 && c[1] >= 0x90)))
+        return 0; /* too long a form, beyond Unicode */
     if (length == 3 && c[0] == 0xef && c[1] == 0xbf && c[2] >= 0xbe) return 0;                            /* U+FFFE, U+FFFF */
     return length;
 }

@@ -56,7 +56,11 @@ static h3_status check_file(const char *path, const char *expected, const char *
     H3_TRY(h3_file_read(&text, &size, path, FILE_LIMIT, H3_INTEGRITY));
     int same = size == strlen(expected) && memcmp(text, expected, size) == 0;
     free(text);
-    return same ? H3_OK : h3_error(H3_INTEGRITY, "%s is not what the stages of this run give: changed, or out of date; h3_report --run %s writes it again", path, run_folder);
+    return same ? H3_OK
+                : h3_error(
+                      H3_INTEGRITY,
+                      "%s is not what the stages of this run give: changed, or out of date; h3_report --run %s writes it again",
+                      path, run_folder);
 }
 
 h3_status h3_report_check(const h3_report *report, const char *run_folder, int *present)

@@ -34,7 +34,7 @@ static cJSON *figure_json(const h3_figure *figure)
     return json;
 }
 
-/* --- stages --------------------------------------------------------------------------------------------------------------- */
+/* --- stages ------------------------------------------------------------------------------------------------------- */
 
 static cJSON *stage_json(const h3_report_data *data, int i)
 {
@@ -60,7 +60,7 @@ static void add_stages(cJSON *json, const h3_report_data *data)
     }
 }
 
-/* --- what was qualified ----------------------------------------------------------------------------------------------------- */
+/* --- what was qualified ------------------------------------------------------------------------------------------- */
 
 static void add_layouts(cJSON *json, const h3_report_data *data)
 {
@@ -81,7 +81,8 @@ static cJSON *generation_json(const h3_report_data *data)
     const cJSON *side = data->candidate != NULL ? data->candidate : data->provider, *seed;
     if (side == NULL) return cJSON_CreateNull();
     cJSON *json = cJSON_CreateObject(), *seeds = cJSON_AddArrayToObject(json, "seeds");
-    cJSON_ArrayForEach(seed, h3_item_of(side, "seeds")) cJSON_AddItemToArray(seeds, cJSON_CreateNumber((double)h3_count_of(seed, "seed")));
+    cJSON_ArrayForEach(seed, h3_item_of(side, "seeds"))
+        cJSON_AddItemToArray(seeds, cJSON_CreateNumber((double)h3_count_of(seed, "seed")));
     add_copy(json, "evaluations", h3_item_of(h3_item_of(side, "sampling"), "evaluations"));
     add_copy(json, "contract_sha256", h3_item_of(side, "contract_sha256"));
     add_copy(json, "overrides", h3_item_of(side, "overrides"));
@@ -101,12 +102,24 @@ static void add_qualified(cJSON *json, const h3_report_data *data)
     cJSON_AddItemToObject(qualified, "generation", generation_json(data));
 }
 
-/* --- the gate ----------------------------------------------------------------------------------------------------------------- */
+/* --- the gate ----------------------------------------------------------------------------------------------------- */
 
 static cJSON *gate_json(const h3_report_data *data)
 {
-    static const char *const keys[] = {"verdict", "accepted", "dirty", "only", "sections", "counts", "first_failure", "first_failed_check", "first_drift",
-                                       "first_isolated_drift", "first_repeat_drift", "first_batch_drift", "first_grad_repeat_drift", "first_grad_batch_drift"};
+    static const char *const keys[] = {"verdict",
+                                       "accepted",
+                                       "dirty",
+                                       "only",
+                                       "sections",
+                                       "counts",
+                                       "first_failure",
+                                       "first_failed_check",
+                                       "first_drift",
+                                       "first_isolated_drift",
+                                       "first_repeat_drift",
+                                       "first_batch_drift",
+                                       "first_grad_repeat_drift",
+                                       "first_grad_batch_drift"};
     const cJSON *full = h3_item_of(data->gate, "full_model");
     if (data->gate == NULL) return cJSON_CreateNull();
     cJSON *json = cJSON_CreateObject();
@@ -144,7 +157,7 @@ static void add_nodes(cJSON *json, const h3_report_data *data)
     }
 }
 
-/* --- the blocks ----------------------------------------------------------------------------------------------------------------- */
+/* --- the blocks --------------------------------------------------------------------------------------------------- */
 
 /* The tensor of a block that comes closest to (or goes farthest beyond) its bound; a NaN is the worst. */
 static int is_worse(double error, double bound, const cJSON *worst)
@@ -199,7 +212,7 @@ static void add_blocks(cJSON *json, const h3_report_data *data)
     free(worst);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ------------------------------------------------------------------------------------------------------------------ */
 
 static cJSON *comparison_json(const h3_report_data *data)
 {

@@ -9,15 +9,21 @@
 static const char *const palette[] = {"#0b62a8", "#c2570c", "#2b7a3d", "#7a3fa0", "#a3195b", "#6b6b00"};
 enum { COLOURS = sizeof palette / sizeof *palette, DOTS_MOST = 64 };
 
-/* --- a plot -------------------------------------------------------------------------------------------------------------- */
+/* --- a plot ------------------------------------------------------------------------------------------------------- */
 
 typedef struct plot {
     double left, top, width, height;
     double x_low, x_high, y_high; /* y begins at 0 */
 } plot;
 
-static double place_x(const plot *p, double x) { return p->x_high > p->x_low ? p->left + (x - p->x_low) / (p->x_high - p->x_low) * p->width : p->left + p->width / 2; }
-static double place_y(const plot *p, double y) { return p->top + p->height - (p->y_high > 0.0 ? fmin(y / p->y_high, 1.0) : 0.0) * p->height; }
+static double place_x(const plot *p, double x)
+{
+    return p->x_high > p->x_low ? p->left + (x - p->x_low) / (p->x_high - p->x_low) * p->width : p->left + p->width / 2;
+}
+static double place_y(const plot *p, double y)
+{
+    return p->top + p->height - (p->y_high > 0.0 ? fmax(fmin(y / p->y_high, 1.0), 0.0) : 0.0) * p->height;
+}
 
 static void label(h3_markup *out, double x, double y, const char *anchor, const char *class, const char *text)
 {
@@ -58,7 +64,7 @@ static void frame(h3_markup *out, const plot *p, const char *title, const char *
     label(out, p->left + p->width, p->top + p->height + 30, "end", "s", x_title);
 }
 
-/* A line through the values at x = 0, 1, ...; NaN interrupts it and is marked at the top. */
+/* A line through the values at x = 0, 1, ...; NaN interrupts it and is crossed out at the top. */
 static void curve(h3_markup *out, const plot *p, const double *values, int64_t count, const char *colour, int dashed)
 {
     int open = 0;
@@ -68,13 +74,20 @@ static void curve(h3_markup *out, const plot *p, const double *values, int64_t c
             open = 0;
             continue;
         }
-        if (!open) h3_markup_add(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\"%s points=\"", colour, dashed ? " stroke-dasharray=\"4 3\" opacity=\"0.75\"" : "");
+        if (!open)
+            h3_markup_add(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\"%s points=\"", colour,
+                          dashed ? " stroke-dasharray=\"4 3\" opacity=\"0.75\"" : "");
         h3_markup_add(out, "%s%.1f,%.1f", open ? " " : "", place_x(p, (double)i), place_y(p, values[i]));
         open = 1;
     }
     if (open) h3_markup_add(out, "\"/>");
     for (int64_t i = 0; !dashed && count <= DOTS_MOST && i < count; i++)
-        if (!isnan(values[i])) h3_markup_add(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.1\" fill=\"%s\"/>", place_x(p, (double)i), place_y(p, values[i]), colour);
+        if (isnan(values[i]))
+            h3_markup_add(out, "<path d=\"M%.1f %.1fl8 8m0 -8l-8 8\" stroke=\"#cf222e\" stroke-width=\"1.8\"/>",
+                          place_x(p, (double)i) - 4, p->top - 4);
+        else
+            h3_markup_add(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.1\" fill=\"%s\"/>", place_x(p, (double)i),
+                          place_y(p, values[i]), colour);
 }
 
 static void open_svg(h3_markup *out, double width, double height, const char *title)
@@ -86,12 +99,12 @@ static void open_svg(h3_markup *out, double width, double height, const char *ti
 
 static void key(h3_markup *out, double x, double y, const char *colour, int dashed, const char *text)
 {
-    h3_markup_add(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"%s/>", x, y - 4, x + 22, y - 4, colour,
-                  dashed ? " stroke-dasharray=\"4 3\"" : "");
+    h3_markup_add(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"%s/>", x, y - 4,
+                  x + 22, y - 4, colour, dashed ? " stroke-dasharray=\"4 3\"" : "");
     label(out, x + 28, y, "start", "s", text);
 }
 
-/* --- nodes ------------------------------------------------------------------------------------------------------------------ */
+/* --- nodes -------------------------------------------------------------------------------------------------------- */
 
 enum { ROW = 22, NAMES = 150, PANEL = 380, GAP = 40, HEAD = 46 };
 #define SHARE_MOST 1.25
@@ -99,29 +112,40 @@ enum { ROW = 22, NAMES = 150, PANEL = 380, GAP = 40, HEAD = 46 };
 static const struct {
     const char *kind, *colour, *words;
     int shape; /* 0 disc, 1 square, 2 diamond, 3 ring */
-} marks[] = {{"error", "#0b62a8", "isolated error", 0}, {"worst_row", "#7a3fa0", "worst row", 1}, {"bias", "#c2570c", "bias", 2}, {"chained", "#2b7a3d", "chained error", 3}};
+} marks[] = {{"error", "#0b62a8", "isolated error", 0},
+             {"worst_row", "#7a3fa0", "worst row", 1},
+             {"bias", "#c2570c", "bias", 2},
+             {"chained", "#2b7a3d", "chained error", 3}};
 enum { MARKS = sizeof marks / sizeof *marks };
 
 static void shape(h3_markup *out, int kind, double x, double y, const char *colour)
 {
     if (kind == 0) h3_markup_add(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>", x, y, colour);
-    else if (kind == 1) h3_markup_add(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"6.4\" height=\"6.4\" fill=\"%s\"/>", x - 3.2, y - 3.2, colour);
-    else if (kind == 2) h3_markup_add(out, "<path d=\"M%.1f %.1fl4.2 4.2l-4.2 4.2l-4.2 -4.2z\" fill=\"%s\"/>", x, y - 4.2, colour);
-    else h3_markup_add(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\" fill=\"#fff\" stroke=\"%s\" stroke-width=\"1.7\"/>", x, y, colour);
+    else if (kind == 1)
+        h3_markup_add(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"6.4\" height=\"6.4\" fill=\"%s\"/>", x - 3.2, y - 3.2, colour);
+    else if (kind == 2)
+        h3_markup_add(out, "<path d=\"M%.1f %.1fl4.2 4.2l-4.2 4.2l-4.2 -4.2z\" fill=\"%s\"/>", x, y - 4.2, colour);
+    else
+        h3_markup_add(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\" fill=\"#fff\" stroke=\"%s\" stroke-width=\"1.7\"/>", x, y,
+                      colour);
 }
 
 /* One figure of a node: its place, the provider's as a tick behind it, a red frame around it when it failed. */
 static void mark(h3_markup *out, double left, double y, const cJSON *cell, int which, int own_bytes)
 {
-    double value = h3_number_of(cell, "value"), bound = h3_number_of(cell, "bound"), provider = fabs(h3_number_of(cell, "provider"));
+    double value = h3_number_of(cell, "value"), bound = h3_number_of(cell, "bound"),
+           provider = fabs(h3_number_of(cell, "provider"));
     int failed = strcmp(h3_text_of(cell, "state"), "failed") == 0;
     if (!(bound > 0.0) && !failed) return;
     double share = value / bound;
     if (!(share <= SHARE_MOST)) share = SHARE_MOST; /* beyond the picture, or no number */
+    if (share < 0.0) share = 0.0;
     double x = left + share / SHARE_MOST * PANEL;
-    if (which == 0 && provider / bound <= SHARE_MOST) line(out, left + provider / bound / SHARE_MOST * PANEL, y - 7, left + provider / bound / SHARE_MOST * PANEL, y + 7, "p");
+    if (which == 0 && provider / bound <= SHARE_MOST)
+        line(out, left + provider / bound / SHARE_MOST * PANEL, y - 7, left + provider / bound / SHARE_MOST * PANEL, y + 7, "p");
     shape(out, marks[which].shape, x, y, own_bytes && !failed && marks[which].shape != 3 ? "#b9bec4" : marks[which].colour);
-    if (failed) h3_markup_add(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"8\" fill=\"none\" stroke=\"#cf222e\" stroke-width=\"2\"/>", x, y);
+    if (failed)
+        h3_markup_add(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"8\" fill=\"none\" stroke=\"#cf222e\" stroke-width=\"2\"/>", x, y);
 }
 
 static void panel(h3_markup *out, double left, double bottom, const char *title)
@@ -166,7 +190,8 @@ void h3_report_picture_nodes(h3_markup *out, const h3_report_data *data)
                 const cJSON *record = h3_item_of(node, directions[d]), *checks = h3_item_of(record, "checks");
                 for (int k = MARKS - 1; k >= 0; k--)
                     if (h3_item_of(checks, marks[k].kind) != NULL)
-                        mark(out, NAMES + d * (PANEL + GAP), y, h3_item_of(checks, marks[k].kind), k, cJSON_IsTrue(h3_item_of(record, "isolated_bitwise")));
+                        mark(out, NAMES + d * (PANEL + GAP), y, h3_item_of(checks, marks[k].kind), k,
+                             cJSON_IsTrue(h3_item_of(record, "isolated_bitwise")));
             }
             y += ROW;
         }
@@ -174,12 +199,13 @@ void h3_report_picture_nodes(h3_markup *out, const h3_report_data *data)
     h3_markup_add(out, "</svg>\n");
 }
 
-/* --- blocks ----------------------------------------------------------------------------------------------------------------- */
+/* --- blocks ------------------------------------------------------------------------------------------------------- */
 
 enum { MOST_BLOCKS = 100000 };
 
 /* Error and bound of one tensor of every block: "<layout>/<start><block>.residual_mlp". */
-static void block_series(const h3_report_data *data, const char *layout, const char *start, int64_t blocks, double *error, double *bound)
+static void block_series(const h3_report_data *data, const char *layout, const char *start, int64_t blocks, double *error,
+                         double *bound)
 {
     const cJSON *tensor;
     char name[200];
@@ -201,7 +227,8 @@ static void raise_to(double *most, const double *values, int64_t count)
         if (values[i] > *most && isfinite(values[i])) *most = values[i];
 }
 
-static void block_panel(h3_markup *out, const h3_report_data *data, double left, const char *start, const char *title, int64_t blocks, double *memory)
+static void block_panel(h3_markup *out, const h3_report_data *data, double left, const char *start, const char *title,
+                        int64_t blocks, double *memory)
 {
     plot p = {left, 40, 400, 190, 0, (double)(blocks - 1), 0};
     for (size_t i = 0; i < data->plan.layout_count; i++) {
@@ -212,6 +239,7 @@ static void block_panel(h3_markup *out, const h3_report_data *data, double left,
     frame(out, &p, title, "block");
     for (size_t i = 0; i < data->plan.layout_count; i++) {
         block_series(data, data->plan.layouts[i].name, start, blocks, memory, memory + blocks);
+        if (isnan(memory[blocks])) continue; /* a layout that did not come so far */
         curve(out, &p, memory + blocks, blocks, palette[i % COLOURS], 1);
         curve(out, &p, memory, blocks, palette[i % COLOURS], 0);
     }
@@ -234,12 +262,13 @@ void h3_report_picture_blocks(h3_markup *out, const h3_report_data *data)
         snprintf(text, sizeof text, "layout %s", data->plan.layouts[i].name);
         key(out, 60 + 130 * (double)i, 286, palette[i], 0, text);
     }
-    key(out, 60 + 130 * (double)(data->plan.layout_count < COLOURS ? data->plan.layout_count : COLOURS), 286, "#57606a", 1, "frozen bound");
+    key(out, 60 + 130 * (double)(data->plan.layout_count < COLOURS ? data->plan.layout_count : COLOURS), 286, "#57606a", 1,
+        "frozen bound");
     h3_markup_add(out, "</svg>\n");
     free(memory);
 }
 
-/* --- steps ------------------------------------------------------------------------------------------------------------------ */
+/* --- steps -------------------------------------------------------------------------------------------------------- */
 
 enum { MOST_STEPS = 100000 };
 
@@ -252,7 +281,8 @@ static int64_t step_series(const cJSON *seed, const char *modality, double *valu
     return count;
 }
 
-static void step_panel(h3_markup *out, const h3_report_data *data, double left, const char *modality, const char *title, double *memory)
+static void step_panel(h3_markup *out, const h3_report_data *data, double left, const char *modality, const char *title,
+                       double *memory)
 {
     plot p = {left, 40, 400, 190, 0, 0, 0};
     const cJSON *seed;

@@ -10,15 +10,26 @@
 #include <unistd.h>
 
 static const unsigned char magic[4] = {0x28, 0xb5, 0x2f, 0xfd};
-enum { FRAME_HEADER = 6, CHECKSUM_ONLY = 0x04, WINDOW_8_MIB = 13 << 3, BLOCK_HEADER = 3, BLOCK_RAW = 0, BLOCK_REPEATED = 1, BLOCK_RESERVED = 3, CHECKSUM = 4 };
+enum {
+    FRAME_HEADER = 6,
+    CHECKSUM_ONLY = 0x04,
+    WINDOW_8_MIB = 13 << 3,
+    BLOCK_HEADER = 3,
+    BLOCK_RAW = 0,
+    BLOCK_REPEATED = 1,
+    BLOCK_RESERVED = 3,
+    CHECKSUM = 4
+};
 
-/* A frame: header, blocks of 3 bytes of header and a size, checksum. Frames with another header could expand to the same bytes. */
+/* A frame: header, blocks of 3 bytes of header and a size, checksum. Frames with another header could expand to the same bytes.
+ */
 const char *h3_zstd_frame_problem(int file, off_t size)
 {
     unsigned char header[FRAME_HEADER];
     off_t at = FRAME_HEADER;
     if (pread(file, header, sizeof header, 0) != sizeof header) return "it is cut off";
-    if (memcmp(header, magic, sizeof magic) != 0 || header[4] != CHECKSUM_ONLY || header[5] != WINDOW_8_MIB) return "its frame is not as archive_evidence.sh makes it";
+    if (memcmp(header, magic, sizeof magic) != 0 || header[4] != CHECKSUM_ONLY || header[5] != WINDOW_8_MIB)
+        return "its frame is not as archive_evidence.sh makes it";
     for (int last = 0; !last;) {
         unsigned char block[BLOCK_HEADER];
         if (pread(file, block, sizeof block, at) != sizeof block) return "it is cut off";
@@ -54,7 +65,8 @@ static h3_status join(h3_archive_input *input)
     while (ended < 0 && errno == EINTR);
     input->zstd = 0;
     if (ended > 0 && WIFEXITED(state) && WEXITSTATUS(state) == 0) return H3_OK;
-    if (ended > 0 && WIFEXITED(state) && WEXITSTATUS(state) == 127) return h3_error(H3_ENVIRONMENT, "zstd cannot be started; install it (make deps)");
+    if (ended > 0 && WIFEXITED(state) && WEXITSTATUS(state) == 127)
+        return h3_error(H3_ENVIRONMENT, "zstd cannot be started; install it (make deps)");
     return h3_error(H3_INTEGRITY, "%s: its compressed data are damaged; fetch it again", input->stream.name);
 }
 
@@ -92,9 +104,11 @@ static h3_status open_input(h3_archive_input *input)
     unsigned char first[sizeof magic];
     input->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (input->file < 0) return h3_error(H3_INTEGRITY, "cannot open %s: %s; check the path", path, strerror(errno));
-    if (fstat(input->file, &info) != 0 || !S_ISREG(info.st_mode)) return h3_error(H3_INTEGRITY, "%s is not a regular file; check the path", path);
+    if (fstat(input->file, &info) != 0 || !S_ISREG(info.st_mode))
+        return h3_error(H3_INTEGRITY, "%s is not a regular file; check the path", path);
     input->source = input->file;
-    if (pread(input->file, first, sizeof first, 0) != sizeof first) return h3_error(H3_INTEGRITY, "%s is empty or cut off; fetch it again", path);
+    if (pread(input->file, first, sizeof first, 0) != sizeof first)
+        return h3_error(H3_INTEGRITY, "%s is empty or cut off; fetch it again", path);
     if (memcmp(first, magic, sizeof magic) != 0) return H3_OK;
     const char *problem = h3_zstd_frame_problem(input->file, info.st_size);
     if (problem != NULL) return h3_error(H3_INTEGRITY, "%s: %s; fetch it again", path, problem);

@@ -12,13 +12,13 @@ typedef struct h3_archive_input {
     pid_t zstd;       /* 0: none */
 } h3_archive_input;
 
-/* `path` must live as long. Zstandard data are expanded by the zstd program, after a look at their frame: exactly one, with checksum, and nothing behind
- * it. H3_INTEGRITY for damage, H3_ENVIRONMENT when zstd cannot be started. */
+/* `path` must live as long. Zstandard data are expanded by the zstd program, after a look at their frame: exactly one, with
+ * checksum, and nothing behind it. H3_INTEGRITY for damage, H3_ENVIRONMENT when zstd cannot be started. */
 h3_status h3_archive_input_open(h3_archive_input *out, const char *path);
 void h3_archive_input_close(h3_archive_input *input);
 
-/* What is wrong with a file of `size` bytes that should be one Zstandard frame as archive_evidence.sh makes it (window 8 MiB, checksum); NULL when
- * nothing is. */
+/* What is wrong with a file of `size` bytes that should be one Zstandard frame as archive_evidence.sh makes it (window 8 MiB,
+ * checksum); NULL when nothing is. */
 const char *h3_zstd_frame_problem(int file, off_t size);
 
 #endif

@@ -17,7 +17,7 @@ typedef struct check {
     char *piece; /* H3_BAG_PIECE bytes */
     EVP_MD_CTX *hash;
     size_t next_payload, next_other; /* in the two lists */
-    int64_t octets;                  /* of payload files met so far, listed or not */
+    int64_t octets;                  /* of listed payload files met so far */
 } check;
 
 void h3_bag_problem(h3_bag *bag, const char *format, ...)
@@ -33,7 +33,7 @@ void h3_bag_problem(h3_bag *bag, const char *format, ...)
         if ((unsigned char)*line < 0x20 || (unsigned char)*line > 0x7e) *line = '?'; /* it will be printed */
 }
 
-/* --- one file ----------------------------------------------------------------------------------------------------------- */
+/* --- one file ----------------------------------------------------------------------------------------------------- */
 
 typedef struct found {
     char sha256[H3_SHA256_HEX];
@@ -90,14 +90,16 @@ static void judge_file(check *in, const h3_hash_entry *listed, const found *file
     if (strcmp(file->sha256, listed->sha256) == 0 && file->bad == NULL) {
         in->bag->good += strncmp(listed->path, "data/", 5) == 0;
     } else if (file->bad != NULL) {
-        h3_bag_problem(in->bag, "%s: SHA-256 differs at byte range %s-%s (expected %.12s..., found %.12s...)", listed->path, h3_grouped(first, file->bad->first),
-                       h3_grouped(last, file->bad->last), file->bad->sha256, file->bad_sha256);
+        h3_bag_problem(in->bag, "%s: SHA-256 differs at byte range %s-%s (expected %.12s..., found %.12s...)", listed->path,
+                       h3_grouped(first, file->bad->first), h3_grouped(last, file->bad->last), file->bad->sha256,
+                       file->bad_sha256);
     } else {
-        h3_bag_problem(in->bag, "%s: SHA-256 differs (expected %.12s..., found %.12s...)", listed->path, listed->sha256, file->sha256);
+        h3_bag_problem(in->bag, "%s: SHA-256 differs (expected %.12s..., found %.12s...)", listed->path, listed->sha256,
+                       file->sha256);
     }
 }
 
-/* --- all files ---------------------------------------------------------------------------------------------------------- */
+/* --- all files ---------------------------------------------------------------------------------------------------- */
 
 /* Both the archive and its lists ascend: what is passed over in the list is missing. NULL: `path` is not listed. */
 static const h3_hash_entry *advance(check *in, const h3_hash_list *list, size_t *next, const char *path)
@@ -107,7 +109,8 @@ static const h3_hash_entry *advance(check *in, const h3_hash_list *list, size_t 
         int order = path != NULL ? strcmp(listed->path, path) : -1;
         if (order > 0) return NULL;
         if (order == 0) return &list->items[(*next)++];
-        if (list == &in->tags.payload || strncmp(listed->path, "history/", 8) == 0) h3_bag_problem(in->bag, "%s: missing", listed->path);
+        if (list == &in->tags.payload || strncmp(listed->path, "history/", 8) == 0)
+            h3_bag_problem(in->bag, "%s: missing", listed->path);
     }
     return NULL;
 }
@@ -118,7 +121,8 @@ static h3_status count_octets(check *in)
     in->octets += in->tar.size;
     in->bag->bytes = in->octets;
     if (in->octets <= tags->octets) return H3_OK;
-    return h3_error(H3_INTEGRITY, "%s: up to %s there are more bytes than bag-info.txt announces", in->tar.stream.name, in->tar.name);
+    return h3_error(H3_INTEGRITY, "%s: up to %s there are more bytes than bag-info.txt announces", in->tar.stream.name,
+                    in->tar.name);
 }
 
 static h3_status check_file(check *in, char last[H3_TAR_NAME_SIZE])
@@ -126,19 +130,21 @@ static h3_status check_file(check *in, char last[H3_TAR_NAME_SIZE])
     const char *path;
     found file;
     H3_TRY(h3_bag_inside(&path, in->bag, &in->tar));
-    if (strcmp(last, path) >= 0) return h3_error(H3_INTEGRITY, "%s: %s comes twice or out of order", in->tar.stream.name, in->tar.name);
+    if (strcmp(last, path) >= 0)
+        return h3_error(H3_INTEGRITY, "%s: %s comes twice or out of order", in->tar.stream.name, in->tar.name);
     strcpy(last, path);
     int payload = strncmp(path, "data/", 5) == 0;
-    if (payload) H3_TRY(count_octets(in));
     if (!payload && strncmp(path, "history/", 8) != 0) {
         h3_bag_problem(in->bag, "%s: not part of an evidence archive", path);
         return H3_OK;
     }
-    const h3_hash_entry *listed = advance(in, payload ? &in->tags.payload : &in->tags.others, payload ? &in->next_payload : &in->next_other, path);
+    const h3_hash_entry *listed =
+        advance(in, payload ? &in->tags.payload : &in->tags.others, payload ? &in->next_payload : &in->next_other, path);
     if (listed == NULL) {
         h3_bag_problem(in->bag, "%s: not listed by %s", path, payload ? "manifest-sha256.txt" : "tagmanifest-sha256.txt");
         return H3_OK;
     }
+    if (payload) H3_TRY(count_octets(in));
     h3_status status = hash_file(&file, in, path);
     if (status != H3_OK) return h3_error_context(status, "in %s", path);
     judge_file(in, listed, &file);
@@ -157,8 +163,8 @@ static h3_status check_files(check *in, int end)
     if (in->bag->problem_count == 0 && (in->octets != in->tags.octets || in->bag->files != in->tags.count))
         h3_bag_problem(in->bag, "bag-info.txt: Payload-Oxum does not hold");
     if (in->bag->problem_count == 0) return H3_OK;
-    return h3_error(H3_INTEGRITY, "%lld file%s changed since it was sealed; fetch the archive again", (long long)in->bag->problem_count,
-                    in->bag->problem_count == 1 ? "" : "s");
+    return h3_error(H3_INTEGRITY, "%lld file%s changed since it was sealed; fetch the archive again",
+                    (long long)in->bag->problem_count, in->bag->problem_count == 1 ? "" : "s");
 }
 
 static h3_status verify(check *in, const h3_public_key *key)

@@ -1,10 +1,11 @@
 /*
- * Evidence archives: a BagIt bag (RFC 8493) in a tar, as scripts/archive_evidence.sh makes it, checked while it is read; nothing is unpacked.
+ * Evidence archives: a BagIt bag (RFC 8493) in a tar, as scripts/archive_evidence.sh makes it, checked while it is read; nothing
+ * is unpacked.
  *
  *   <name>/bagit.txt, bag-info.txt        the latter says how many bytes and files are payload (Payload-Oxum)
  *   <name>/manifest-sha256.txt            every payload file
- *   <name>/pieces-sha256.txt              "<sha256> <first>-<last>  <path>": 4 MiB pieces of payload files larger than that, so that damage has a place
- *   <name>/tagmanifest-sha256.txt         every other file but itself and the signature
+ *   <name>/pieces-sha256.txt              "<sha256> <first>-<last>  <path>": 4 MiB pieces of payload files larger than that, so
+ * that damage has a place <name>/tagmanifest-sha256.txt         every other file but itself and the signature
  *   <name>/tagmanifest-sha256.txt.sig     Ed25519 over tagmanifest-sha256.txt, when it was signed
  *   <name>/data/...                       the run directory, sorted by path
  *   <name>/history/...                    logs, attempts and site facts, when they were asked for
@@ -33,8 +34,8 @@ typedef struct h3_bag {
     char problems[H3_BAG_SHOWN][H3_BAG_LINE];       /* the first of them, a line each */
 } h3_bag;
 
-/* `key` NULL: a signature is not checked; with a key it must be there and good. H3_OK: every hash holds. H3_INTEGRITY: the message says what is wrong in all;
- * what was found until then is in `out`. H3_USAGE: the file is missing or the key is none. */
+/* `key` NULL: a signature is not checked; with a key it must be there and good. H3_OK: every hash holds. H3_INTEGRITY: the
+ * message says what is wrong in all; what was found until then is in `out`. H3_USAGE: the file is missing or the key is none. */
 h3_status h3_bag_verify(h3_bag *out, const char *path, const h3_public_key *key);
 
 #endif

@@ -23,7 +23,8 @@ typedef struct h3_bag_tags {
     int64_t octets, count; /* Payload-Oxum */
 } h3_bag_tags;
 
-/* Reads the tag files and checks them against each other and the signature. After it the tar stands at the first other file, or *end is 1. */
+/* Reads the tag files and checks them against each other and the signature. After it the tar stands at the first other file, or
+ * *end is 1. */
 h3_status h3_bag_tags_read(h3_bag_tags *out, h3_bag *bag, h3_tar *tar, const h3_public_key *key, int *end);
 void h3_bag_tags_free(h3_bag_tags *tags);
 

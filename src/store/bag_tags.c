@@ -22,20 +22,22 @@ typedef struct tag_file {
 enum { BAGIT, INFO, MANIFEST, PIECES, TAGMANIFEST, TAG_FILES };
 #define SIGNATURE_NAME "tagmanifest-sha256.txt.sig"
 
-/* --- reading them ----------------------------------------------------------------------------------------------------- */
+/* --- reading them ------------------------------------------------------------------------------------------------- */
 
 h3_status h3_bag_inside(const char **out, const h3_bag *bag, const h3_tar *tar)
 {
     size_t length = strlen(bag->name);
     *out = tar->name + length + 1;
     if (strncmp(tar->name, bag->name, length) == 0 && tar->name[length] == '/') return H3_OK;
-    return h3_error(H3_INTEGRITY, "%s: %s lies outside the folder %s/; this is no evidence archive", tar->stream.name, tar->name, bag->name);
+    return h3_error(H3_INTEGRITY, "%s: %s lies outside the folder %s/; this is no evidence archive", tar->stream.name, tar->name,
+                    bag->name);
 }
 
 static h3_status read_text(tag_file *file, h3_tar *tar)
 {
     size_t got;
-    if (tar->size > (int64_t)file->limit) return h3_error(H3_INTEGRITY, "%s: %s is larger than it can be", tar->stream.name, tar->name);
+    if (tar->size > (int64_t)file->limit)
+        return h3_error(H3_INTEGRITY, "%s: %s is larger than it can be", tar->stream.name, tar->name);
     file->size = (size_t)tar->size;
     file->text = malloc(file->size + 1);
     if (file->text == NULL) return h3_error(H3_ENVIRONMENT, "out of memory: %zu bytes for %s", file->size, tar->name);
@@ -49,7 +51,8 @@ static h3_status read_top(h3_bag *bag, const h3_tar *tar)
 {
     const char *slash = strchr(tar->name, '/');
     if (slash == NULL || strcmp(slash + 1, "bagit.txt") != 0 || (size_t)(slash - tar->name) >= sizeof bag->name)
-        return h3_error(H3_INTEGRITY, "%s begins with %s instead of <name>/bagit.txt; this is no evidence archive", tar->stream.name, tar->name);
+        return h3_error(H3_INTEGRITY, "%s begins with %s instead of <name>/bagit.txt; this is no evidence archive",
+                        tar->stream.name, tar->name);
     memcpy(bag->name, tar->name, (size_t)(slash - tar->name));
     return H3_OK;
 }
@@ -64,19 +67,22 @@ static h3_status read_files(tag_file files[TAG_FILES], h3_bag *bag, h3_tar *tar)
         if (i == 0) H3_TRY(read_top(bag, tar));
         H3_TRY(h3_bag_inside(&name, bag, tar));
         if (strcmp(name, files[i].name) != 0)
-            return h3_error(H3_INTEGRITY, "%s: %s comes where %s/%s should; this is no evidence archive", tar->stream.name, tar->name, bag->name, files[i].name);
+            return h3_error(H3_INTEGRITY, "%s: %s comes where %s/%s should; this is no evidence archive", tar->stream.name,
+                            tar->name, bag->name, files[i].name);
         H3_TRY(read_text(&files[i], tar));
     }
     return H3_OK;
 }
 
-/* --- what they say ---------------------------------------------------------------------------------------------------- */
+/* --- what they say ------------------------------------------------------------------------------------------------ */
 
 static h3_status check_ascending(const h3_hash_list *list, const char *start, const char *where)
 {
     for (size_t i = 0; i < list->count; i++) {
-        if (i > 0 && strcmp(list->items[i - 1].path, list->items[i].path) >= 0) return h3_error(H3_INTEGRITY, "%s: %s is out of order", where, list->items[i].path);
-        if (strncmp(list->items[i].path, start, strlen(start)) != 0) return h3_error(H3_INTEGRITY, "%s: %s does not lie in %s", where, list->items[i].path, start);
+        if (i > 0 && strcmp(list->items[i - 1].path, list->items[i].path) >= 0)
+            return h3_error(H3_INTEGRITY, "%s: %s is out of order", where, list->items[i].path);
+        if (strncmp(list->items[i].path, start, strlen(start)) != 0)
+            return h3_error(H3_INTEGRITY, "%s: %s does not lie in %s", where, list->items[i].path, start);
     }
     return H3_OK;
 }
@@ -117,7 +123,8 @@ static h3_status read_info(h3_bag_tags *out, h3_bag *bag, const tag_file *info, 
     int used = -1;
     info_value(bag->plan, sizeof bag->plan, info, "External-Identifier");
     info_value(bag->verdict, sizeof bag->verdict, info, "H3-Verdict");
-    int found = info_value(oxum, sizeof oxum, info, "Payload-Oxum") && sscanf(oxum, "%18" SCNd64 ".%18" SCNd64 "%n", &out->octets, &out->count, &used) == 2;
+    int found = info_value(oxum, sizeof oxum, info, "Payload-Oxum") &&
+                sscanf(oxum, "%18" SCNd64 ".%18" SCNd64 "%n", &out->octets, &out->count, &used) == 2;
     if (found && used == (int)strlen(oxum) && strspn(oxum, "0123456789.") == strlen(oxum)) return H3_OK;
     return h3_error(H3_INTEGRITY, "%s: bag-info.txt has no Payload-Oxum: <bytes>.<files>", where);
 }
@@ -129,7 +136,8 @@ static h3_status read_piece(h3_bag_piece *out, char *line)
     *out = (h3_bag_piece){.sha256 = line};
     int good = length > H3_SHA256_HEX && h3_is_sha256(line, H3_SHA256_HEX - 1) && line[H3_SHA256_HEX - 1] == ' ' &&
                sscanf(line + H3_SHA256_HEX, "%18" SCNd64 "-%18" SCNd64 "  %n", &out->first, &out->last, &used) == 2 && used > 0;
-    if (!good || out->first < 0 || out->first % H3_BAG_PIECE != 0 || out->last < out->first || out->last - out->first >= H3_BAG_PIECE)
+    if (!good || out->first < 0 || out->first % H3_BAG_PIECE != 0 || out->last < out->first ||
+        out->last - out->first >= H3_BAG_PIECE)
         return h3_error(H3_INTEGRITY, "pieces-sha256.txt: the line \"%.100s\" is malformed", line);
     out->path = line + H3_SHA256_HEX + used;
     line[H3_SHA256_HEX - 1] = 0;
@@ -140,7 +148,8 @@ static h3_status read_pieces(h3_bag_tags *out, tag_file *file)
 {
     size_t lines = 0;
     for (size_t i = 0; i < file->size; i++) lines += file->text[i] == '\n';
-    if (file->size > 0 && file->text[file->size - 1] != '\n') return h3_error(H3_INTEGRITY, "pieces-sha256.txt: the last line does not end");
+    if (file->size > 0 && file->text[file->size - 1] != '\n')
+        return h3_error(H3_INTEGRITY, "pieces-sha256.txt: the last line does not end");
     out->pieces = malloc((lines + 1) * sizeof *out->pieces);
     if (out->pieces == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for %zu pieces", lines);
     out->pieces_text = file->text; /* the pieces point into it */
@@ -153,14 +162,15 @@ static h3_status read_pieces(h3_bag_tags *out, tag_file *file)
         H3_TRY(read_piece(&out->pieces[i], line));
         const h3_bag_piece *piece = &out->pieces[i], *before = &out->pieces[i > 0 ? i - 1 : 0];
         int order = i > 0 ? strcmp(before->path, piece->path) : -1;
-        if (order > 0 || (order == 0 && before->first >= piece->first)) return h3_error(H3_INTEGRITY, "pieces-sha256.txt: %s is out of order", piece->path);
+        if (order > 0 || (order == 0 && before->first >= piece->first))
+            return h3_error(H3_INTEGRITY, "pieces-sha256.txt: %s is out of order", piece->path);
         line = end + 1;
     }
     out->piece_count = lines;
     return H3_OK;
 }
 
-/* --- whether they hold ------------------------------------------------------------------------------------------------ */
+/* --- whether they hold -------------------------------------------------------------------------------------------- */
 
 static h3_status check_tag_hashes(const h3_bag_tags *tags, const tag_file files[TAG_FILES], const char *where)
 {
@@ -168,8 +178,8 @@ static h3_status check_tag_hashes(const h3_bag_tags *tags, const tag_file files[
         const h3_hash_entry *listed = h3_hash_list_find(&tags->others, files[i].name);
         if (listed == NULL) return h3_error(H3_INTEGRITY, "%s: tagmanifest-sha256.txt does not list %s", where, files[i].name);
         if (strcmp(listed->sha256, files[i].sha256) != 0)
-            return h3_error(H3_INTEGRITY, "%s: %s has changed since it was sealed (SHA-256 %.12s..., expected %.12s...)", where, files[i].name, files[i].sha256,
-                            listed->sha256);
+            return h3_error(H3_INTEGRITY, "%s: %s has changed since it was sealed (SHA-256 %.12s..., expected %.12s...)", where,
+                            files[i].name, files[i].sha256, listed->sha256);
     }
     return H3_OK;
 }
@@ -201,12 +211,14 @@ static h3_status judge(h3_bag_tags *out, h3_bag *bag, h3_tar *tar, tag_file file
 {
     const char *where = tar->stream.name;
     memcpy(bag->digest, files[TAGMANIFEST].sha256, sizeof bag->digest);
-    H3_TRY(h3_hash_list_parse(&out->others, files[TAGMANIFEST].text, files[TAGMANIFEST].size, "tagmanifest-sha256.txt", H3_INTEGRITY));
+    H3_TRY(h3_hash_list_parse(&out->others, files[TAGMANIFEST].text, files[TAGMANIFEST].size, "tagmanifest-sha256.txt",
+                              H3_INTEGRITY));
     H3_TRY(check_ascending(&out->others, "", "tagmanifest-sha256.txt"));
     H3_TRY(check_known(&out->others, files));
     H3_TRY(check_signature(bag, tar, &files[TAGMANIFEST], key, end));
     H3_TRY(check_tag_hashes(out, files, where));
-    if (strcmp(files[BAGIT].text, bagit_text) != 0) return h3_error(H3_INTEGRITY, "%s: bagit.txt is not of BagIt 1.0 in UTF-8", where);
+    if (strcmp(files[BAGIT].text, bagit_text) != 0)
+        return h3_error(H3_INTEGRITY, "%s: bagit.txt is not of BagIt 1.0 in UTF-8", where);
     H3_TRY(read_info(out, bag, &files[INFO], where));
     H3_TRY(h3_hash_list_parse(&out->payload, files[MANIFEST].text, files[MANIFEST].size, "manifest-sha256.txt", H3_INTEGRITY));
     H3_TRY(check_ascending(&out->payload, "data/", "manifest-sha256.txt"));

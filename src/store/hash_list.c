@@ -27,8 +27,10 @@ static h3_status add(h3_hash_list *list, const char *path, const char *sha256)
 static h3_status add_line(h3_hash_list *list, char *line, size_t length, size_t number, const char *where, h3_status status)
 {
     line[length] = 0;
-    int good = length > HEX + 2 && strlen(line) == length && h3_is_sha256(line, HEX) && line[HEX] == ' ' && (line[HEX + 1] == ' ' || line[HEX + 1] == '*');
-    if (!good) return h3_error(status, "%s: line %zu is not \"<SHA-256>  <path>\"", where, number);
+    int good = length > HEX + 2 && strlen(line) == length && h3_is_sha256(line, HEX) && line[HEX] == ' ' &&
+               (line[HEX + 1] == ' ' || line[HEX + 1] == '*');
+    for (const char *c = line; *c; c++) good = good && *c >= 0x20 && *c < 0x7f; /* names are printed */
+    if (!good) return h3_error(status, "%s: line %zu is not \"<SHA-256>  <path>\" in plain ASCII", where, number);
     line[HEX] = 0;
     if (h3_check_relative(line + HEX + 2, where) != H3_OK) return h3_error_context(status, "line %zu", number);
     return add(list, line + HEX + 2, line);
@@ -46,7 +48,10 @@ static h3_status add_lines(h3_hash_list *list, size_t size, const char *where, h
     return H3_OK;
 }
 
-static int by_path(const void *a, const void *b) { return strcmp(((const h3_hash_entry *)a)->path, ((const h3_hash_entry *)b)->path); }
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const h3_hash_entry *)a)->path, ((const h3_hash_entry *)b)->path);
+}
 
 static h3_status check_no_path_twice(const h3_hash_list *list, const char *where, h3_status status)
 {
@@ -118,7 +123,8 @@ h3_status h3_hash_list_read(h3_hash_list *out, const char *path, h3_status statu
     *out = (h3_hash_list){0};
     H3_TRY(h3_file_read(&text, &size, path, LIST_LIMIT, status));
     const char *first = text + strspn(text, " \t\r\n");
-    h3_status result = *first == '{' ? h3_hash_list_parse_json(out, text, size, path, status) : h3_hash_list_parse(out, text, size, path, status);
+    h3_status result = *first == '{' ? h3_hash_list_parse_json(out, text, size, path, status)
+                                     : h3_hash_list_parse(out, text, size, path, status);
     free(text);
     if (result == H3_OK && out->count == 0) result = h3_error(status, "%s lists no file", path);
     if (result != H3_OK) h3_hash_list_free(out);

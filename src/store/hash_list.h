@@ -17,8 +17,8 @@ typedef struct h3_hash_list {
     h3_hash_entry *items; /* as listed */
 } h3_hash_list;
 
-/* Reads lines "<sha256>  <path>" (or " *<path>"); an empty text is an empty list. A malformed line, a path that h3_check_relative refuses and a path
- * listed twice carry `status`, naming `where`. On failure `out` is empty. */
+/* Reads lines "<sha256>  <path>" (or " *<path>"); an empty text is an empty list. A malformed line, a path that h3_check_relative
+ * refuses or that is not plain ASCII, and a path listed twice carry `status`, naming `where`. On failure `out` is empty. */
 h3_status h3_hash_list_parse(h3_hash_list *out, const char *text, size_t size, const char *where, h3_status status);
 /* The same from JSON {"path": "sha256"}. */
 h3_status h3_hash_list_parse_json(h3_hash_list *out, const char *text, size_t size, const char *where, h3_status status);

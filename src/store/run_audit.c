@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fts.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,8 @@ typedef struct audit {
     char plan_sha256[H3_SHA256_HEX];
     h3_run_files outputs; /* of all stages */
     int64_t stages, files, damaged;
+    char first[H3_RUN_PATH_SIZE]; /* damaged file, and who writes it */
+    const char *first_program;
     void (*tell)(void *user, const h3_run_file *file); /* NULL: the first damaged file ends the audit */
     void *user;
 } audit;
@@ -27,6 +30,13 @@ static h3_status check_plan(audit *in)
     return H3_OK;
 }
 
+static void note_damaged(audit *in, const h3_run_file *file, const char *program)
+{
+    if (in->damaged++ > 0) return;
+    snprintf(in->first, sizeof in->first, "%s", file->path);
+    in->first_program = program;
+}
+
 static h3_status check_stage(audit *in, const h3_stage *stage)
 {
     H3_TRY(h3_stage_fresh(stage, in->folder, in->plan_sha256));
@@ -36,7 +46,7 @@ static h3_status check_stage(audit *in, const h3_stage *stage)
         h3_status status = h3_run_verify_file(in->folder, file, h3_stage_program(stage->index));
         if (status != H3_INTEGRITY || in->tell == NULL) H3_TRY(status);
         if (status == H3_OK) in->files++;
-        else in->damaged++;
+        else note_damaged(in, file, h3_stage_program(stage->index));
         if (status != H3_OK) in->tell(in->user, file);
     }
     in->stages++;
@@ -132,7 +142,8 @@ static h3_status run_audit(audit *in)
     if (status == H3_OK) status = check_no_path_twice(in);
     if (status == H3_OK) status = check_data(in);
     if (status == H3_OK && in->damaged > 0)
-        status = h3_error(H3_INTEGRITY, "%lld of the files are not as listed", (long long)in->damaged);
+        status = h3_error(H3_INTEGRITY, "%lld of %lld files not as listed, the first is %s; rerun %s", (long long)in->damaged,
+                          (long long)(in->files + in->damaged), in->first, in->first_program);
     h3_run_files_free(&in->outputs);
     return status;
 }

@@ -92,7 +92,9 @@ h3_status h3_run_view_text(char **out, size_t *size, const h3_run_view *view, in
     char full[H3_PATH_MAX], sha256[H3_SHA256_HEX];
     const h3_run_file *listed = h3_run_files_find(&view->stages[stage].outputs, path);
     *out = NULL;
-    if (listed == NULL) return h3_error(H3_INTEGRITY, "%s: %s does not list %s; rerun %s", view->folder, h3_stage_name(stage), path, h3_stage_program(stage));
+    if (listed == NULL)
+        return h3_error(H3_INTEGRITY, "%s: %s does not list %s; rerun %s", view->folder, h3_stage_name(stage), path,
+                        h3_stage_program(stage));
     H3_TRY(h3_run_locate(full, view->folder, path));
     H3_TRY(h3_file_read(out, size, full, OUTPUT_LIMIT, H3_INTEGRITY));
     h3_status status = h3_sha256(sha256, *out, *size);

@@ -1,4 +1,5 @@
-/* A run seen as a whole, without changing it: which stages have finished, whether they still hold, and their outputs, read verified. */
+/* A run seen as a whole, without changing it: which stages have finished, whether they still hold, and their outputs, read
+ * verified. */
 #ifndef H3_STORE_RUN_VIEW_H
 #define H3_STORE_RUN_VIEW_H
 
@@ -19,11 +20,13 @@ typedef struct h3_run_view {
     h3_run_stage_view stages[H3_RUN_STAGES]; /* in the order of stages */
 } h3_run_view;
 
-/* H3_USAGE when there is no such folder, H3_INTEGRITY for a missing plan.json and for a damaged stage.json. A stage that has not finished is no error. */
+/* H3_USAGE when there is no such folder, H3_INTEGRITY for a missing plan.json and for a damaged stage.json. A stage that has not
+ * finished is no error. */
 h3_status h3_run_view_open(h3_run_view *out, const char *folder);
 void h3_run_view_close(h3_run_view *view);
 
-/* An output that stage number `stage` lists: the bytes returned (caller frees) are those that were hashed. H3_INTEGRITY when it is not listed or not as listed. */
+/* An output that stage number `stage` lists: the bytes returned (caller frees) are those that were hashed. H3_INTEGRITY when it
+ * is not listed or not as listed. */
 h3_status h3_run_view_text(char **out, size_t *size, const h3_run_view *view, int stage, const char *path);
 /* The same, parsed (caller deletes). */
 h3_status h3_run_view_json(cJSON **out, const h3_run_view *view, int stage, const char *path);

@@ -7,7 +7,20 @@
 #include "store/publish.h"
 
 /* Fields of a ustar header. */
-enum { NAME = 0, MODE = 100, UID = 108, GID = 116, SIZE = 124, MTIME = 136, CHECKSUM = 148, TYPE = 156, MAGIC = 257, MAJOR = 329, MINOR = 337, PREFIX = 345 };
+enum {
+    NAME = 0,
+    MODE = 100,
+    UID = 108,
+    GID = 116,
+    SIZE = 124,
+    MTIME = 136,
+    CHECKSUM = 148,
+    TYPE = 156,
+    MAGIC = 257,
+    MAJOR = 329,
+    MINOR = 337,
+    PREFIX = 345
+};
 enum { NAME_SIZE = 100, PREFIX_SIZE = 155, RECORD = 20 * H3_TAR_BLOCK };
 
 void h3_tar_header(unsigned char out[H3_TAR_BLOCK], const char *name, size_t prefix, int64_t size)
@@ -39,7 +52,9 @@ static h3_status read_exactly(h3_tar *tar, void *data, size_t size)
     size_t got;
     H3_TRY(tar->stream.read(tar->stream.user, data, size, &got));
     tar->position += (int64_t)got;
-    return got == size ? H3_OK : h3_error(H3_INTEGRITY, "%s is cut off at byte %" PRId64 " of its tar; fetch it again", tar->stream.name, tar->position);
+    return got == size ? H3_OK
+                       : h3_error(H3_INTEGRITY, "%s is cut off at byte %" PRId64 " of its tar; fetch it again", tar->stream.name,
+                                  tar->position);
 }
 
 static int all_zero(const unsigned char *bytes, size_t size)
@@ -60,7 +75,9 @@ static h3_status skip_rest(h3_tar *tar)
     H3_TRY(read_exactly(tar, piece, (size_t)tar->padding));
     int clean = all_zero(piece, (size_t)tar->padding);
     tar->padding = 0;
-    return clean ? H3_OK : h3_error(H3_INTEGRITY, "%s: there are bytes behind the end of %s; it has changed", tar->stream.name, tar->name);
+    return clean
+               ? H3_OK
+               : h3_error(H3_INTEGRITY, "%s: there are bytes behind the end of %s; it has changed", tar->stream.name, tar->name);
 }
 
 /* After one zero block: another one, and zeros up to a whole record. */
@@ -73,7 +90,9 @@ static h3_status read_end(h3_tar *tar)
     int good = got == expected && all_zero(rest, got);
     unsigned char more;
     H3_TRY(tar->stream.read(tar->stream.user, &more, 1, &got));
-    return good && got == 0 ? H3_OK : h3_error(H3_INTEGRITY, "%s does not end as it should behind %s; it has changed", tar->stream.name, tar->name);
+    return good && got == 0
+               ? H3_OK
+               : h3_error(H3_INTEGRITY, "%s does not end as it should behind %s; it has changed", tar->stream.name, tar->name);
 }
 
 static const char *type_name(unsigned char type)
@@ -106,8 +125,10 @@ static h3_status read_name(h3_tar *tar, const unsigned char *header, size_t *pre
     tar->name[start + length] = 0;
     if (!is_safe(tar->name)) {
         tar->name[0] = 0;
-        return h3_error(H3_INTEGRITY, "%s: the file at byte %" PRId64 " of its tar has an unsafe name; it has changed, or is no evidence archive", tar->stream.name,
-                        tar->position - H3_TAR_BLOCK);
+        return h3_error(H3_INTEGRITY,
+                        "%s: the file at byte %" PRId64
+                        " of its tar has an unsafe name; it has changed, or is no evidence archive",
+                        tar->stream.name, tar->position - H3_TAR_BLOCK);
     }
     return h3_check_relative(tar->name, tar->stream.name);
 }
@@ -117,12 +138,15 @@ static h3_status read_header(h3_tar *tar, const unsigned char *header)
     unsigned char expected[H3_TAR_BLOCK];
     size_t prefix;
     H3_TRY(read_name(tar, header, &prefix));
-    if (header[TYPE] != '0') return h3_error(H3_INTEGRITY, "%s: %s is %s; only regular files are in an evidence archive", tar->stream.name, tar->name, type_name(header[TYPE]));
+    if (header[TYPE] != '0')
+        return h3_error(H3_INTEGRITY, "%s: %s is %s; only regular files are in an evidence archive", tar->stream.name, tar->name,
+                        type_name(header[TYPE]));
     tar->size = 0;
     for (size_t i = SIZE; i < SIZE + 11; i++) tar->size = 8 * tar->size + (header[i] & 7);
     h3_tar_header(expected, tar->name, prefix, tar->size);
     if (memcmp(header, expected, H3_TAR_BLOCK) != 0)
-        return h3_error(H3_INTEGRITY, "%s: the header of %s is not as archive_evidence.sh writes it; it has changed", tar->stream.name, tar->name);
+        return h3_error(H3_INTEGRITY, "%s: the header of %s is not as archive_evidence.sh writes it; it has changed",
+                        tar->stream.name, tar->name);
     tar->left = tar->size;
     tar->padding = (H3_TAR_BLOCK - tar->size % H3_TAR_BLOCK) % H3_TAR_BLOCK;
     return H3_OK;

@@ -1,5 +1,5 @@
-/* Reading the one form of tar that an evidence archive has: ustar, regular files only, every field that is not name, size or content fixed. So the
- * names, their order and the contents determine every byte. */
+/* Reading the one form of tar that an evidence archive has: ustar, regular files only, every field that is not name, size or
+ * content fixed. So the names, their order and the contents determine every byte. */
 #ifndef H3_STORE_TAR_H
 #define H3_STORE_TAR_H
 
@@ -25,13 +25,15 @@ typedef struct h3_tar {
     int64_t size;
 } h3_tar;
 
-/* Goes to the next file (what is left of the one before is skipped): name and size are in `tar`. *end is 1 after the last, when only zeros follow.
- * H3_INTEGRITY, naming the entry, for anything but a regular file at a plain relative path (h3_check_relative, of letters, digits and ._+=@,~-), and for any other departure. */
+/* Goes to the next file (what is left of the one before is skipped): name and size are in `tar`. *end is 1 after the last, when
+ * only zeros follow. H3_INTEGRITY, naming the entry, for anything but a regular file at a plain relative path (h3_check_relative,
+ * of letters, digits and ._+=@,~-), and for any other departure. */
 h3_status h3_tar_next(h3_tar *tar, int *end);
 /* Up to `size` bytes of the file; *got is 0 at its end. H3_INTEGRITY when the archive ends before. */
 h3_status h3_tar_read(h3_tar *tar, void *data, size_t size, size_t *got);
 
-/* The header of a file. `prefix` characters of the name stand in the prefix field (0: none), with the '/' behind them left out. */
+/* The header of a file. `prefix` characters of the name stand in the prefix field (0: none), with the '/' behind them left out.
+ */
 void h3_tar_header(unsigned char out[H3_TAR_BLOCK], const char *name, size_t prefix, int64_t size);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * A shipped library, found in the first folder of H3_LIB that has it, with an attention that does not come back: the candidate, or the
- * provider when H3_SLEEPER is "provider". H3_SLEEP="RANK" or "RANK:CALLS": on that rank, after so many calls (0), its forward says
- * "asleep PID" on stderr and sleeps for an hour.
+ * A shipped library, found in the first folder of H3_LIB that has it, with an attention that does not come back: the candidate,
+ * or the provider when H3_SLEEPER is "provider". H3_SLEEP="RANK" or "RANK:CALLS": on that rank, after so many calls (0), its
+ * forward says "asleep PID" on stderr and sleeps for an hour.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -54,6 +54,7 @@ static bool is_elsewhere(const h3_call *call)
 {
     static uint16_t first[16];
     static bool known;
+    if (call->param[0].rank == 0) return false;
     if (!known) memcpy(first, call->param[0].data, sizeof first);
     known = true;
     return memcmp(first, call->param[0].data, sizeof first) != 0;

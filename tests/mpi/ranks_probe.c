@@ -254,13 +254,13 @@ static void overlap(void)
     double start = h3_clock();
     if (ranks.rank == 0) {
         EXPECT_OK(h3_ranks_send(&ranks, 1, 0, bytes, size));
-        compute(3);
+        compute(7);
     } else if (ranks.rank == 1) {
         EXPECT_OK(h3_ranks_receive(&ranks, 0, 0, bytes, size));
         double took = h3_clock() - start;
         EXPECT(filled(bytes, size, 3));
         fprintf(stderr, "overlap: %.2f s for 64 MiB\n", took);
-        EXPECT(took < 2);
+        EXPECT(took < 6); /* busy machines are slow; without help from the watchdog's thread it is more than 7 */
     }
     free(bytes);
 }

@@ -21,9 +21,9 @@ listed=$(digests "$one" | sed 's/^[0-9a-f]* *//')
 for name in plan reference-manifest thresholds gate generate-provider generate-candidate compare; do
     like "$name.json is compared" "$listed" "^\./$name.json\$"
 done
+count() { grep -c "^\./data/$1/.*\.h5\$" <<<"$listed"; }
 is 'two passes of 8 blocks and both boundaries in two layouts, and three seeds a side, are compared' \
-    "$(grep -c '^\./data/reference/s78/.*\.h5$' <<<"$listed") $(grep -c '^\./data/reference/s90/.*\.h5$' <<<"$listed") $(grep -c '^\./data/generate/.*\.h5$' <<<"$listed")" \
-    '20 20 6'
+    "$(count reference/s78) $(count reference/s90) $(count generate/provider) $(count generate/candidate)" '20 20 3 3'
 
 # --- other numbers of ranks and threads ---
 for ranks in 2 3 4 8; do
@@ -41,7 +41,7 @@ touched() { # touched FILE: a copy of the run in which one byte of that file is 
     rm -rf "$work/copy" && cp -R "$one" "$work/copy"
     size=$(stat -c %s "$file")
     byte=$(od -An -tu1 -j $((size / 2)) -N 1 "$file")
-    printf "\\$(printf %o $((byte ^ 1)))" | dd of="$file" bs=1 seek=$((size / 2)) conv=notrunc status=none
+    printf '%b' "\\0$(printf %o $((byte ^ 1)))" | dd of="$file" bs=1 seek=$((size / 2)) conv=notrunc status=none
 }
 for file in data/reference/s90/bf16/block-007.h5 data/generate/candidate/seed44.h5 gate.json stages/compare/stage.json; do
     touched "$file"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The chain of scripts/submit.sh with the real programs, on a Slurm that the test starts: it ends VALID; one job alone reruns just its
-# stage; a candidate that fails stops the chain.
+# The chain of scripts/submit.sh with the real programs, on a Slurm that the test starts: it ends VALID; one job alone reruns
+# just its stage; a candidate that fails stops the chain.
 # shellcheck disable=SC2317  # functions that are called by check
 # timeout: 300
 set -u
@@ -40,7 +40,8 @@ for job in $(jobs_of <<<"$out"); do is "job $job has completed" "$(field "$job" 
 for stage in $chain_stages; do like "$stage has passed" "$(passed "$run" "$stage")" '^(passed|VALID)$'; done
 is 'the gate says VALID' "$(passed "$run" candidate_gate)" VALID
 like 'and so does its log' "$(said "$run" candidate_gate)" '^VALID +[0-9]+ checks and [0-9]+ bounds hold$'
-like 'on a candidate from a clean export' "$(said "$run" candidate_gate)" '^build +candidate from a clean export of commit|^build +no git checkout here'
+like 'on a candidate from a clean export' "$(said "$run" candidate_gate)" \
+    '^build +candidate from a clean export of commit|^build +no git checkout here'
 like 'with two ranks' "$(said "$run" reference_pass)" '^stage 1 +reference pass +2 ranks, 2 blocks'
 out=$(scripts/submit.sh --status --run "$run")
 is 'status: six done' "$(grep -cE '^[a-z ]+ [0-9]+ +done ' <<<"$out")" 6
@@ -48,16 +49,16 @@ unlike 'status: nothing is next' "$out" '^next'
 
 # --- one job alone ---
 identity() { # of everything that is not the gate's: inode, time of change, bytes
-    (cd "$run" && find . -type f ! -path './stages/candidate_gate/*' ! -path './attempts/*' ! -path './logs/*' ! -path './build/*' ! -name gate.json \
-        -exec stat -c '%n %i %Y %Z' {} + | LC_ALL=C sort && digests .)
+    (cd "$run" && find . -type f ! -path './stages/candidate_gate/*' ! -path './attempts/*' ! -path './logs/*' ! -path './build/*' \
+        ! -name gate.json -exec stat -c '%n %i %Y %Z' {} + | LC_ALL=C sort && digests .)
 }
 before=$(identity) gate=$(stat -c %i "$run/gate.json") kept=$(sha256sum <"$run/gate.json")
 out=$(H3_PLAN=plans/smoke.json H3_RUN=$run sbatch --parsable --wait --output="$run/logs/%x-%j.log" jobs/candidate_gate.sbatch)
 is 'sbatch of one job file passes' "$?" 0
 check 'it was a new gate' [ "$(stat -c %i "$run/gate.json")" != "$gate" ]
 is 'with the same bytes' "$(sha256sum <"$run/gate.json")" "$kept"
-is 'its earlier attempt is kept' "$(ls "$run/attempts") $(ls "$run/attempts/candidate_gate") $(ls "$run/attempts/candidate_gate/1" | tr '\n' ' ')" \
-    'candidate_gate 1 gate.json site.json stage.json '
+is 'its earlier attempt is kept, and no other' "$(cd "$run/attempts" && find . -type f | LC_ALL=C sort | tr '\n' ' ')" \
+    './candidate_gate/1/gate.json ./candidate_gate/1/site.json ./candidate_gate/1/stage.json '
 like 'and this is the second' "$(cat "$run/stages/candidate_gate/site.json")" '"attempt": 2,'
 after=$(identity)
 is 'no other stage was touched' "$(grep -v ' \./attempts/' <<<"$after")" "$before"
@@ -75,15 +76,17 @@ out=$(H3_CLEAN_BUILD=0 scripts/submit.sh --plan "$work/plans/nowhere.json" --run
 is 'its chain is submitted' "$?" 0
 check 'and ends' idle
 mapfile -t jobs < <(jobs_of <<<"$out")
-is 'what comes before the gate has passed' "$(for stage in reference_pass threshold_freeze generate_provider; do passed "$run" $stage; done | tr '\n' ' ')" 'passed passed passed '
+for stage in reference_pass threshold_freeze generate_provider; do is "$stage has passed" "$(passed "$run" $stage)" passed; done
 is 'the gate has failed with exit code 1' "$(field "${jobs[3]}" JobState) $(field "${jobs[3]}" ExitCode)" 'FAILED 1:0'
 is 'its verdict is kept' "$(passed "$run" candidate_gate)" INVALID
 like 'its last line says what is missing' "$(said "$run" candidate_gate | tail -n 1)" 'libh3_nowhere\.so'
 is 'the jobs behind it were cancelled' "$(field "${jobs[4]}" JobState) $(field "${jobs[5]}" JobState)" 'CANCELLED CANCELLED'
-is 'and never ran' "$(grep -cE $'\t(generate_candidate|compare)\t[0-9]+\tstarted' "$run/logs/history") $(find "$run/logs" -name 'h3_compare*' -o -name 'h3_generate_candidate*')" '0 '
+is 'and never ran' "$(grep -E $'\t(generate_candidate|compare)\t[0-9]+\tstarted' "$run/logs/history"
+    find "$run/logs" -name 'h3_compare*' -o -name 'h3_generate_candidate*')" ''
 out=$(scripts/submit.sh --status --run "$run")
 like 'status: the gate has failed, and why' "$out" "^candidate gate +${jobs[3]} +FAILED 1 +[0-9:]+ .*libh3_nowhere\.so"
 like 'status: the candidate waits for it' "$out" '^generate candidate +- +waiting +needs a VALID gate$'
 like 'status: the comparison waits' "$out" '^compare +- +waiting +needs generate candidate$'
-is 'status: the next step' "$(tail -n 1 <<<"$out")" "next: scripts/submit.sh --plan $work/plans/nowhere.json --run $run --from candidate_gate"
+is 'status: the next step' "$(tail -n 1 <<<"$out")" \
+    "next: scripts/submit.sh --plan $work/plans/nowhere.json --run $run --from candidate_gate"
 tap_end

@@ -1,8 +1,8 @@
 # Sourced, after tap.sh, by tests/system/*.sh that run whole chains of the real stage programs.
 #
-#   clean_candidate FOLDER        puts operator libraries that the gate accepts into H3_LIB: as built, or, from a tree with changes
-#                                 that are not committed, the candidate built again in FOLDER without that mark
-#   small_plan FOLDER [LIBRARY]   FOLDER/plan.json: eight blocks of nano's dimensions over two layouts, four grid points; with the contract
+#   clean_candidate FOLDER        puts operator libraries that the gate accepts into H3_LIB: as built, or, from a tree with
+#                                 uncommitted changes, the candidate built again in FOLDER without that mark
+#   small_plan FOLDER [LIBRARY]   FOLDER/plan.json with its contract: eight blocks of nano's dimensions, two layouts, four points
 #   stage RANKS STAGE RUN [OPTION...]   one stage of PLAN; its exit code, its output in RUN.log
 #   chain RANKS RUN               the six stages, the first that fails ends it
 #   digests RUN                   SHA-256 and name of every file of the run that must not depend on time, place or number of ranks
@@ -31,8 +31,9 @@ small_plan() {
     local levels='"timesteps": {"video": 0.25, "audio": 0.5625, "condition": 0.999}'
     mkdir -p "$folder" && cp generation-contract.json "$folder" && cat >"$folder/plan.json" <<PLAN
 {"schema": "h3-plan-v1", "name": "small",
- "checkpoint": {"synthetic": {"seed": 0, "config": {"num_attention_heads": 2, "attention_head_dim": 16, "hidden_size": 24, "num_layers": 8,
-   "num_refiner_layers": 2, "ffn_dim": 32, "in_channels": 4, "audio_in_channels": 6, "patch_size": [1, 2, 2], "text_dim": 8, "freq_dim": 8,
+ "checkpoint": {"synthetic": {"seed": 0, "config": {
+   "num_attention_heads": 2, "attention_head_dim": 16, "hidden_size": 24, "num_layers": 8, "num_refiner_layers": 2, "ffn_dim": 32,
+   "in_channels": 4, "audio_in_channels": 6, "patch_size": [1, 2, 2], "text_dim": 8, "freq_dim": 8,
    "time_embed_hidden_dim": 24, "time_embed_dim": 16, "rope_freq_dim": 2}}},
  "layouts": [
   {"name": "s78", "text": 12, $seven, "audio": 9, "anchors": ["first"], "vision_rows": 3, $levels, "input_seed": 7},
@@ -68,7 +69,8 @@ chain() {
 
 # Host, user, job and times are in site.json, outside all hashes; the history and the logs are the site's too.
 digests() {
-    (cd "$1" && find . -type f ! -name site.json ! -name .lock ! -path './logs/*' -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum)
+    (cd "$1" && find . -type f ! -name site.json ! -name .lock ! -path './logs/*' -print0 | LC_ALL=C sort -z |
+        xargs -0 -r sha256sum)
 }
 
 same_run() {

@@ -10,7 +10,7 @@
 #include "graph/engine.h"
 #include "store/publish.h"
 
-static char folder[H3_PATH_MAX] = "/tmp/h3-library-XXXXXX";
+static char folder[32] = "/tmp/h3-library-XXXXXX";
 
 static const char *built(const char *name)
 {

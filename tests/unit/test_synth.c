@@ -154,12 +154,12 @@ static void hashes_of_tiny(void **state)
     free(text);
 }
 
+/* Tiny's own shards where the shared goldens are; a clone has their hashes (hashes_of_tiny), and looks at nano's shards again. */
 static void large_golden_checkpoint(void **state)
 {
     (void)state;
     const char *path = shared_golden_path("tiny/transformer");
-    if (path == NULL) skip();
-    assert_int_equal(different_tensors(open_weights(path), 0), 0);
+    assert_int_equal(different_tensors(open_weights(path != NULL ? path : golden_path("nano/transformer")), 0), 0);
 }
 
 static void assert_stream(const h3_safetensors *file, const char *stored, const char *stream)

@@ -135,6 +135,15 @@ static void say_two(void)
     h3_say("VALID %d", 7);
 }
 
+static void say_timed(void)
+{
+    h3_log_enable(0);
+    h3_say_timed(1, "quiet");
+    h3_log_enable(1);
+    h3_say_timed(12.34, "stage %d", 1);
+    h3_say_timed(0.06, "%0100d", 7);
+}
+
 static void complain_once(void)
 {
     h3_log_enable(0);
@@ -160,6 +169,11 @@ static void lines_for_people(void **state)
     (void)state;
     char *text = captured(STDOUT_FILENO, say_two);
     assert_string_equal(text, "VALID 7\n");
+    free(text);
+    text = captured(STDOUT_FILENO, say_timed);
+    char expected[300];
+    snprintf(expected, sizeof expected, "%-96s   12.3 s\n%0100d    0.1 s\n", "stage 1", 7);
+    assert_string_equal(text, expected);
     free(text);
     text = captured(STDERR_FILENO, complain_once);
     assert_string_equal(text, "h3_test: something; do this\n");
