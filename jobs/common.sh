@@ -22,6 +22,14 @@ h3_log_name() { echo "h3_$1-$2.log"; } # as sbatch's %x-%j
 # h3_note STAGE EVENT [JOB]: one line of the run's history, which "submit.sh --status" reads
 h3_note() { printf '%(%s)T\t%s\t%s\t%s\t%s\n' -1 "$1" "${3:-${SLURM_JOB_ID:-local}}" "$2" "$H3_PLAN" >>"$H3_RUN/logs/history"; }
 
+# The last thing of a job: its exit in the history; after the last stage, and after a failure, the report of what there is.
+h3_end() {
+    local report
+    h3_note "$H3_STAGE" "exit $1"
+    if [ "$1" = 0 ] && [ "$H3_STAGE" != compare ]; then return; fi
+    if [ -n "${SLURM_JOB_ID:-}" ] && report=$(h3_find_program h3_report 2>/dev/null); then "$report" --run "$H3_RUN" >/dev/null 2>&1 || true; fi
+}
+
 h3_begin() { # h3_begin STAGE: settles the orders; from here on the stage's exit is in the history
     H3_STAGE=$1
     H3_ROOT=$(cd "${H3_ROOT:-${SLURM_SUBMIT_DIR:-.}}" && pwd)
@@ -32,7 +40,7 @@ h3_begin() { # h3_begin STAGE: settles the orders; from here on the stage's exit
     export H3_ROOT H3_PLAN H3_RUN H3_RANKS H3_DEVICE
     cd "$H3_ROOT" || exit 4
     mkdir -p "$H3_RUN/logs" || { echo "jobs: cannot write to $H3_RUN; check its permissions" >&2; exit 4; }
-    trap 'h3_note "$H3_STAGE" "exit $?"' EXIT
+    trap 'h3_end $?' EXIT
     h3_note "$H3_STAGE" started
 }
 
