@@ -75,13 +75,16 @@ h3_status h3_reference_bytes(const h3_plan *plan, const h3_config *config, size_
     return H3_OK;
 }
 
+/* Rounded up: what is needed is never 0. */
+static size_t megabytes(size_t bytes) { return (bytes >> 20) + ((bytes & ((1u << 20) - 1)) != 0); }
+
 static h3_status check_disk(const char *folder, size_t needed)
 {
     struct statvfs fs;
     if (statvfs(folder, &fs) != 0) return h3_error(H3_ENVIRONMENT, "%s: %s; choose another run folder", folder, strerror(errno));
     size_t available = (size_t)fs.f_bavail * fs.f_frsize;
     if (available < needed)
-        return h3_error(H3_ENVIRONMENT, "%s: this plan needs about %zu MB of disk, %zu MB are free; free some or choose another run folder", folder, needed >> 20, available >> 20);
+        return h3_error(H3_ENVIRONMENT, "%s: this plan needs about %zu MB of disk, %zu MB are free; free some or choose another run folder", folder, megabytes(needed), available >> 20);
     return H3_OK;
 }
 
@@ -92,7 +95,7 @@ static h3_status check_memory(const char *what, size_t bytes)
     if (pages <= 0 || page <= 0) return H3_OK;
     size_t total = (size_t)pages * (size_t)page, needed = bytes > SIZE_MAX - bytes / 10 ? SIZE_MAX : bytes + bytes / 10;
     if (total < needed)
-        return h3_error(H3_ENVIRONMENT, "%s needs about %zu MB of memory, this machine has %zu MB; use fewer or smaller layouts", what, needed >> 20, total >> 20);
+        return h3_error(H3_ENVIRONMENT, "%s needs about %zu MB of memory, this machine has %zu MB; use fewer or smaller layouts", what, megabytes(needed), total >> 20);
     return H3_OK;
 }
 

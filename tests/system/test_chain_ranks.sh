@@ -17,6 +17,7 @@ check 'the chain passes with 1 rank' chain 1 "$one"
 for stage in $chain_stages; do
     like "$stage has passed" "$(cat "$one/stages/$stage/stage.json")" '^ *"verdict": "(passed|VALID)",$'
 done
+no_leak_search
 listed=$(digests "$one" | sed 's/^[0-9a-f]* *//')
 for name in plan reference-manifest thresholds gate generate-provider generate-candidate compare; do
     like "$name.json is compared" "$listed" "^\./$name.json\$"

@@ -21,7 +21,7 @@ H3_LIB=$H3_LIB:$chain_build/tests
 small_plan "$work" libsleeper.so
 PLAN=$work/plan.json
 limit=3
-case $chain_build in */sanitize) limit=20 ;; esac # under a sanitizer even healthy ranks are silent for a while
+case $chain_build in */sanitize) limit=10 ;; esac # under a sanitizer even healthy ranks are silent for a while
 
 moment() { # moment RUN: waits until a rank of that run is asleep
     local i
@@ -61,6 +61,7 @@ left() { find "$1" -name '.tmp-*' -o -name '*.new*'; }
 # --- undisturbed ---
 good=$work/good
 check 'the candidate that can sleep passes when it does not' chain 2 "$good"
+no_leak_search
 
 # --- the candidate hangs ---
 run=$work/run
