@@ -48,7 +48,9 @@ static h3_status run_case(const h3_args *args)
     int existed = 1;
     h3_status status;
     if (args->checkpoint == NULL || args->case_file == NULL || args->precision == NULL || args->out == NULL)
-        return h3_error(H3_USAGE, "--case needs --checkpoint DIR, --precision fp32|bf16 and --out DIR");
+        return h3_error(H3_USAGE, "--case FILE, --checkpoint DIR, --precision fp32|bf16 and --out DIR go together; see %s --help", args->program);
+    if (args->plan != NULL || args->run != NULL || args->resume)
+        return h3_error(H3_USAGE, "--case goes without --plan, --run and --resume; see %s --help", args->program);
     if (args->device != NULL && strcmp(args->device, "cpu") != 0) return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
     H3_GOTO(h3_path(path, "%s/case.h5", args->out), done);
     H3_GOTO(h3_weights_open(&weights, args->checkpoint), done);
@@ -168,6 +170,7 @@ int main(int argc, char **argv)
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_CASE, help, &done);
     if (status != H3_OK || done) return h3_exit(s.args.program, status);
-    if (s.args.case_file != NULL || s.args.checkpoint != NULL) return h3_exit(s.args.program, run_case(&s.args));
+    int alone = s.args.case_file != NULL || s.args.checkpoint != NULL || s.args.precision != NULL || s.args.out != NULL || s.args.operators != NULL;
+    if (alone) return h3_exit(s.args.program, run_case(&s.args));
     return h3_stage_main(&s, argc, argv, run_stage);
 }

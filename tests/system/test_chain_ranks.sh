@@ -53,13 +53,16 @@ refuse 'so is a file that is not there' same_run "$one" "$work/copy"
 refuse 'and a run that is not there' same_run "$work/none" "$work/none"
 
 # --- more ranks than blocks ---
-for stage in reference_pass threshold_freeze generate_provider candidate_gate generate_candidate; do
-    : >"$work/many.log"
-    stage 9 "$stage" "$work/many"
-    like "$stage refuses 9 ranks for 8 blocks" "$? $(tr '\n' ' ' <"$work/many.log")" \
+too_many() { # too_many STAGE RUN
+    : >"$2.log"
+    stage 9 "$1" "$2"
+    like "$1 refuses 9 ranks for 8 blocks" "$? $(tr '\n' ' ' <"$2.log")" \
         '^2 h3_[a-z_]+: rank 0: 9 ranks are too many for 8 blocks; start at most 8 $'
-done
+}
+too_many reference_pass "$work/many"
 check 'and leaves nothing behind' [ ! -e "$work/many" ]
+for stage in threshold_freeze generate_provider candidate_gate generate_candidate; do too_many $stage "$one"; done
+check 'and none changes the run' same_run "$one" "$work/ranks2"
 # a comparison needs no blocks
 rm "$one/compare.json" "$one/stages/compare/stage.json"
 check 'compare takes 9' stage 9 compare "$one"
