@@ -87,7 +87,7 @@ static void bench_layout(const h3_plan_layout *layout, const h3_config *config, 
     h3_pass *pass;
     h3_block_state source = {0};
     must(h3_plan_inputs_new(&inputs, layout, config));
-    must(h3_model_open(&model, weights, H3_BF16, provider_library, NULL, 0, 1));
+    must(h3_model_open(&model, weights, NULL, H3_BF16, provider_library, NULL, 0, 1));
     must(h3_model_forward(&model, &inputs.sequence, NULL, &pass, NULL, NULL));
     h3_pass_values(pass, &source);
     source.value[H3_VALUE_X] = *h3_pass_block_input(pass, &model, 0);

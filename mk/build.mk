@@ -21,8 +21,10 @@ Q := $(if $(V),,@)
 
 # --- variants -------------------------------------------------------------------------------------------------------
 
-BUILD := $(if $(SANITIZE),build/sanitize,build)
-OUT := $(if $(SANITIZE),build/sanitize/,)
+# CUDA=1 builds for GPUs too; EMULATE_CUDA=1 does that without one: the kernels run on the host (tests/cuda/emulate.h), in build/emulated.
+VARIANT := $(if $(EMULATE_CUDA),/emulated)$(if $(SANITIZE),/sanitize)
+BUILD := build$(VARIANT)
+OUT := $(if $(VARIANT),$(BUILD)/)
 BIN := $(OUT)bin
 LIB := $(OUT)lib/h3
 CANDIDATE_BUILD := $(BUILD)$(if $(FAST_MATH),/fast-math)
@@ -59,14 +61,27 @@ need-check: need-build
 BASE := -std=c11 -O2 -ffp-contract=off
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion
 comma := ,
+ifneq ($(EMULATE_CUDA),)
+CUDA := 1
+endif
+ifneq ($(and $(CUDA),$(wildcard $(BUILD)/config.mk),$(if $(NVCC),,missing)),)
+$(error CUDA=1 needs the CUDA toolkit: put nvcc on PATH or set CUDA_HOME)
+endif
+# A GPU on the host: what stands for the CUDA libraries.
+EMULATOR := $(BUILD)/libcuda_emulated.so
+ifneq ($(EMULATE_CUDA),)
+CUDA_LIBS := -L$(BUILD) -Wl,-rpath,$(CURDIR)/$(BUILD) -lcuda_emulated
+CUBLAS_LIBS := -Wl,-Bsymbolic
+CUDNN_LIBS :=
+endif
 SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
 COMMON := $(BASE) -D_GNU_SOURCE -g -ffile-prefix-map=$(CURDIR)=. $(WARNINGS) $(SANITIZER) $(EXTRA_CFLAGS) -Iinclude
 SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS)
-LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM)
+LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS))
 TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) -ldl -lm -lpthread
+LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS)) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
 FLAGS_provider := $(KERNEL_BASE) -O3
@@ -75,13 +90,20 @@ CFLAGS_provider := $(COMMON) $(FLAGS_provider) $(OPENBLAS_CFLAGS)
 CFLAGS_candidate := $(COMMON) $(FLAGS_candidate)
 LIBS_provider_cpu := $(OPENBLAS_LIBS)
 LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++
-LIBS_candidate_cuda := $(CUDA_LIBS) -lstdc++
+LIBS_candidate_cuda := $(if $(EMULATE_CUDA),-Wl$(comma)-Bsymbolic) $(CUDA_LIBS) -lstdc++
 # nodelete: OpenMP's threads live on after dlclose and must find their code where it was.
 SHARED := -shared -Wl,-z,relro -Wl,-z,nodelete $(if $(SANITIZE),,-Wl,-z,defs)
 
-CUDA_ARCHITECTURES ?= 90a
+# Code for these, and intermediate code of the lowest for what comes later.
+CUDA_ARCHITECTURES ?= 80 90a
+CUDA_LATER := $(firstword $(CUDA_ARCHITECTURES))
 NVCC_FLAGS := -std=c++17 -O2 -fmad=false -lineinfo -Xcompiler -fPIC,-ffp-contract=off,-fvisibility=hidden \
-    $(foreach a,$(CUDA_ARCHITECTURES),-gencode arch=compute_$a$(comma)code=sm_$a) -Iinclude
+    $(foreach a,$(CUDA_ARCHITECTURES),-gencode arch=compute_$a$(comma)code=sm_$a) -gencode arch=compute_$(CUDA_LATER),code=compute_$(CUDA_LATER) -Iinclude
+ifneq ($(EMULATE_CUDA),)
+# The C++ compiler in nvcc's place. Symbols are shared with the emulator, so none is hidden.
+NVCC := $(CXX) -x c++
+NVCC_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -fPIC -fno-gnu-unique $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS)
+endif
 
 # --- revision -------------------------------------------------------------------------------------------------------
 
@@ -103,6 +125,7 @@ revision_of = $(if $(filter $1,$(REVISION_SOURCES)),-DH3_BUILD_REVISION='"$(REVI
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
 LIBRARY_SOURCES := $(sort $(wildcard src/*/*.c))
+EMULATOR_SOURCES := $(sort $(wildcard tests/cuda/emulate*.cpp)) src/qualify/tensor_core.c
 PROGRAM_SOURCES := $(sort $(wildcard workers/h3_*.c))
 WORKER_SOURCES := $(filter-out $(PROGRAM_SOURCES),$(sort $(wildcard workers/*.c)))
 TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
@@ -110,9 +133,11 @@ TEST_SHARED_SOURCES := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit
 PROBE_SOURCES := $(sort $(wildcard tests/mpi/*.c))
 WRONG_SOURCES := $(sort $(wildcard tests/candidates/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
+NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large)
+GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c tests/cuda/released.c tests/unit/golden.c
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
-KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c $(if $(NVCC),kernels/*/*/*.cu)))))
-KERNEL_FOLDERS := $(if $(NVCC),$(KERNEL_FOLDERS),$(filter-out %/cuda,$(KERNEL_FOLDERS)))
+KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
+KERNEL_FOLDERS := $(if $(CUDA),$(KERNEL_FOLDERS),$(filter-out %/cuda,$(KERNEL_FOLDERS)))
 
 PROGRAMS := $(patsubst workers/%.c,$(BIN)/%,$(PROGRAM_SOURCES))
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
@@ -127,7 +152,7 @@ device_of = $(word 3,$(subst /, ,$1))
 KERNELS := $(foreach f,$(KERNEL_FOLDERS),$(call kernel_out,$(call kind_of,$f),$(call device_of,$f)))
 
 SOURCES := $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(WORKER_SOURCES) $(TEST_SOURCES) $(TEST_SHARED_SOURCES) \
-    $(PROBE_SOURCES) $(WRONG_SOURCES) $(BENCH_SOURCES) $(CUDA_SOURCES)
+    $(PROBE_SOURCES) $(WRONG_SOURCES) $(BENCH_SOURCES) $(CUDA_SOURCES) $(wildcard tests/cuda/*.c)
 $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
     $(foreach f,$(KERNEL_FOLDERS),$(call kernel_build,$(call kind_of,$f))/obj/$f) \
     $(BIN) $(LIB) $(CANDIDATE_LIB) $(BUILD)/tests $(BUILD)/bench))
@@ -135,7 +160,7 @@ $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
 $(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
 $(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
 # A source that went away must leave the archives and libraries too.
-$(call keep,$(BUILD)/sources.key,$(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
+$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
 
 # --- goals ----------------------------------------------------------------------------------------------------------
 
@@ -169,6 +194,8 @@ $(BUILD)/obj/tests/mpi/%.o: tests/mpi/%.c $(BUILD)/flags.key
 	$(call run,CC,$(CC) $(LIBRARY_FLAGS) $(depend) -c $< -o $@)
 $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c $(BUILD)/flags.key
 	$(call run,CC,$(CC) $(TEST_FLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/tests/cuda/%.o: tests/cuda/%.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) -Itests/unit $(depend) -c $< -o $@)
 $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags.key
 	$(call run,NV,$(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
 $(call objects,$(filter-out kernels/%,$(REVISION_SOURCES))): $(BUILD)/revision.key
@@ -183,6 +210,12 @@ $(BIN)/%: $(BUILD)/obj/workers/%.o $(WORKER_OBJECTS) $(BUILD)/libh3.a $(BUILD)/s
 $(BUILD)/tests/test_%: $(BUILD)/obj/tests/unit/test_%.o $(call objects,$(TEST_SHARED_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(CMOCKA_LIBS) $(LIBS) -o $@)
 
+$(BUILD)/tests/golden_cuda: $(call objects,$(GOLDEN_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+$(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
 $(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
@@ -193,10 +226,16 @@ $(BUILD)/tests/libfastmath.so: CFLAGS_candidate += -ffast-math
 $(BUILD)/tests/lib%.so: tests/candidates/%.c $(BUILD)/flags.key $(BUILD)/revision.key
 	$(call run,LD,$(CC) $(CFLAGS_candidate) $(call revision_of,$<,$(FLAGS_candidate)) -MMD -MP -MF $(BUILD)/obj/$<.d $(SHARED) $(LINK) $< -ldl -lm -o $@)
 
+ifneq ($(EMULATE_CUDA),)
+$(EMULATOR): $(EMULATOR_SOURCES) $(wildcard tests/cuda/emulate*.h) $(BUILD)/flags.key
+	$(call run,LD,$(CC) $(COMMON) -Isrc -fPIC -c src/qualify/tensor_core.c -o $@.o && $(CXX) -shared $(NVCC_FLAGS) -DH3_EMULATE_MEMORY $(filter %.cpp,$^) $@.o -o $@)
+$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
+endif
+
 # $(call kernel_rules,FOLDER,KIND,DEVICE,BUILD)
 define kernel_rules
 $4/obj/$1/%.o: $1/%.c $4/flags.key
-	$$(call run,CC,$$(CC) $$(CFLAGS_$2) $$(if $$(filter cuda,$3),$$(CUDA_CFLAGS)) $$(call revision_of,$$<,$$(FLAGS_$2)) $$(depend) -c $$< -o $$@)
+	$$(call run,CC,$$(CC) $$(CFLAGS_$2) $$(if $$(filter cuda,$3),$$(CUDA_CFLAGS)) $$(if $$(filter cuda,$3),-DH3_BUILD_ARCHITECTURES='"$$(CUDA_ARCHITECTURES:%=sm_%)"') $$(call revision_of,$$<,$$(if $$(filter cuda,$3),$$(NVCC_FLAGS),$$(FLAGS_$2))) $$(depend) -c $$< -o $$@)
 $4/obj/$1/%.cu.o: $1/%.cu $4/flags.key
 	$$(call run,NV,$$(NVCC) $$(NVCC_FLAGS) -MMD -MF $$(@:.o=.d) -c $$< -o $$@)
 $(patsubst %.c,$4/obj/%.o,$(filter $1/%,$(REVISION_SOURCES))): $(BUILD)/revision.key

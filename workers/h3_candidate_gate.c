@@ -14,7 +14,8 @@
 static const char help[] =
     "h3_candidate_gate - stage 3: does the candidate compute the model, node by node, bit by bit where it promised?\n"
     "\n"
-    "  mpirun -n N h3_candidate_gate --plan FILE --run DIR [--only GLOB] [--allow-dirty] [--watchdog SECONDS]\n"
+    "  mpirun -n N h3_candidate_gate --plan FILE --run DIR [--device cpu|cuda] [--only GLOB] [--allow-dirty]\n"
+    "                             [--watchdog SECONDS]\n"
     "      build identity, hashes, block 0 (17 nodes, forward and backward, every layout), then all blocks\n"
     "      writes DIR/gate.json; the last line is VALID, INVALID or PARTIAL\n"
     "  --only GLOB      runs the checks whose name matches, 'block0*' or 'block0.*.attention.*'; never accepted by stage 4\n"
@@ -37,9 +38,9 @@ typedef struct gate_stage {
 } gate_stage;
 
 /* Every check by name, for --list and to see that --only names some. */
-static h3_status list_checks(const h3_plan *plan, const h3_bindings *candidate, const char *only, int print, int64_t *count)
+static h3_status list_checks(const h3_plan *plan, const h3_bindings *candidate, int32_t device, const char *only, int print, int64_t *count)
 {
-    h3_gate gate = {.plan = plan, .candidate = candidate, .only = only};
+    h3_gate gate = {.plan = plan, .candidate = candidate, .device_kind = device, .only = only};
     *count = 0;
     for (size_t l = 0; l < plan->layout_count; l++) {
         for (int i = 0; i < 2 * H3_NODE_COUNT; i++) {
@@ -68,8 +69,10 @@ static h3_status describe(const h3_args *args)
     int64_t count;
     if (args->plan == NULL) return h3_error(H3_USAGE, "--plan FILE is needed; see h3_candidate_gate --help");
     H3_TRY(h3_plan_read(&plan, args->plan));
+    h3_plan_for_device(&plan, h3_stage_device_name(args));
     h3_status status = h3_bindings_open_available(&candidate, plan.candidate, plan.path);
-    if (status == H3_OK) status = list_checks(&plan, &candidate, args->only, args->list, &count);
+    int32_t device = strcmp(h3_stage_device_name(args), "cuda") == 0 ? H3_DEVICE_CUDA : H3_DEVICE_CPU;
+    if (status == H3_OK) status = list_checks(&plan, &candidate, device, args->only, args->list, &count);
     if (status == H3_OK && args->dry_run) {
         for (int32_t node = 0; node < H3_NODE_COUNT; node++)
             h3_say("node     %-18s %s", h3_nodes[node].name, candidate.operators[node] != NULL ? candidate.operators[node]->name : "unavailable");
@@ -106,13 +109,14 @@ static h3_status check_build(gate_stage *g)
     h3_error(H3_OK, "%s", "");
     h3_status status = h3_bindings_open_available(&g->candidate, s->plan.candidate, s->plan.path);
     if (status != H3_OK && status != H3_FAILED) return status;
+    H3_TRY(h3_bindings_require(&g->candidate, s->device->kind));
     g->result.section[H3_SECTION_BUILD] = H3_SECTION_PASSED;
     for (int32_t i = 0; i < g->candidate.library_count; i++) g->result.dirty |= (g->candidate.libraries[i].table->build & H3_BUILD_DIRTY) != 0;
     if (h3_error_text()[0] != 0) snprintf(g->result.build_problem, sizeof g->result.build_problem, "%.1000s", h3_error_text());
     else if (g->result.dirty && !s->args.allow_dirty)
         snprintf(g->result.build_problem, sizeof g->result.build_problem, "a candidate library was built from uncommitted sources; commit and rebuild, or use --allow-dirty");
     if (g->result.build_problem[0] != 0) g->result.section[H3_SECTION_BUILD] = H3_SECTION_FAILED;
-    return g->result.build_problem[0] != 0 ? H3_OK : list_checks(&s->plan, &g->candidate, s->args.only, 0, &count);
+    return g->result.build_problem[0] != 0 ? H3_OK : list_checks(&s->plan, &g->candidate, s->device->kind, s->args.only, 0, &count);
 }
 
 /* Section 2, rank 0: every byte that this run reads. */
@@ -133,7 +137,7 @@ static int wants_block0(const gate_stage *g)
     const char *only = g->stage->args.only;
     int64_t count = 0;
     if (only == NULL) return 1;
-    return list_checks(&g->stage->plan, &g->candidate, only, 0, &count) == H3_OK && count > (h3_glob(only, "full") ? 1 : 0);
+    return list_checks(&g->stage->plan, &g->candidate, g->stage->device->kind, only, 0, &count) == H3_OK && count > (h3_glob(only, "full") ? 1 : 0);
 }
 
 /* Section 3: the layouts are shared out over the ranks; records come back as bytes. */
@@ -361,8 +365,8 @@ static h3_status run_gate(gate_stage *g)
     H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_run_begin(&s->run) : H3_OK)); /* nothing moves before all is verified */
     if (built) {
         g->result.layout_count = s->plan.layout_count;
-        g->gate = (h3_gate){.ranks = &s->ranks, .plan = &s->plan, .weights = s->weights, .provider = &s->provider, .candidate = &g->candidate,
-                            .manifest = &g->manifest, .thresholds = &g->thresholds, .run_folder = s->args.run, .only = s->args.only};
+        g->gate = (h3_gate){.ranks = &s->ranks, .plan = &s->plan, .weights = s->weights, .device = s->device, .device_kind = s->device->kind,
+                            .provider = &s->provider, .candidate = &g->candidate, .manifest = &g->manifest, .thresholds = &g->thresholds, .run_folder = s->args.run, .only = s->args.only};
         H3_TRY(check_block0(g));
         H3_TRY(check_full(g));
     }

@@ -52,6 +52,7 @@ static h3_status read_plan(generate *g)
     if (is_rank_0(g)) H3_TRY(h3_contract_expect(plan, g->stage->args.run));
     H3_TRY(h3_generation_read(&g->generation, plan));
     if (is_candidate(g->stage)) H3_TRY(h3_bindings_open(&g->bindings, plan->candidate, plan->path));
+    H3_TRY(h3_bindings_require(&g->bindings, g->stage->device->kind));
     return h3_generation_inputs_new(&g->inputs, &g->generation, h3_weights_config(g->stage->weights));
 }
 
@@ -100,8 +101,7 @@ static h3_status open_model(generate *g)
     h3_stage *s = g->stage;
     int64_t first, count;
     H3_TRY(h3_block_range(s->ranks.rank, s->ranks.count, h3_weights_config(s->weights)->num_layers, &first, &count));
-    H3_TRY(h3_model_open(&g->model, s->weights, H3_BF16, &s->provider, is_candidate(s) ? g->bindings.operators : NULL, first,
-                         count));
+    H3_TRY(h3_model_open(&g->model, s->weights, s->device, H3_BF16, &s->provider, is_candidate(s) ? g->bindings.operators : NULL, first, count));
     h3_ranks_attach(&s->ranks, &g->model);
     return h3_sampling_new(&g->sampling, &g->generation, &g->inputs, &g->model, &s->ranks, s->args.repeat);
 }

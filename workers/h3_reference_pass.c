@@ -21,17 +21,19 @@ static const char help[] =
     "      N from 1 to the number of blocks; the bytes written are the same for every N\n"
     "\n"
     "  h3_reference_pass --checkpoint DIR --case FILE.safetensors --precision fp32|bf16 --out DIR [--operators provider|FILE.json]\n"
+    "                    [--device cpu|cuda]\n"
     "      one forward and backward pass of the whole model on FILE's inputs; writes DIR/case.h5 with out.*, node.*, dnode.*, grad.*\n"
     "      FILE.json binds candidate operators to nodes: {\"*\": {\"library\": \"libmine.so\"}}\n"
     "\n"
     "  exit codes: 0 passed, 1 not finite or not repeatable, 2 usage or plan, 3 damaged input, 4 environment\n"
     "  example: mpirun -n 2 bin/h3_reference_pass --plan plans/demo.json --run evidence/demo\n";
 
-static h3_status open_operators(const h3_args *args, h3_bindings *bindings)
+static h3_status open_operators(const h3_args *args, const char *provider, h3_bindings *bindings)
 {
     cJSON *json;
-    if (args->operators == NULL || strcmp(args->operators, "provider") == 0) return h3_bindings_single(bindings, "libh3_provider_cpu.so");
+    if (args->operators == NULL || strcmp(args->operators, "provider") == 0) return h3_bindings_single(bindings, provider);
     H3_TRY(h3_json_read(&json, args->operators, H3_USAGE));
+    h3_bindings_for_device(json, h3_stage_device_name(args));
     h3_status status = h3_bindings_open(bindings, json, args->operators);
     cJSON_Delete(json);
     return status;
@@ -44,21 +46,24 @@ static h3_status run_case(const h3_args *args)
     h3_bindings bindings = {0};
     h3_model model = {0};
     h3_case item = {0};
-    char path[H3_PATH_MAX];
+    const h3_device *device;
+    char path[H3_PATH_MAX], library[] = "libh3_provider_{device}.so";
     int existed = 1;
     h3_status status;
     if (args->checkpoint == NULL || args->case_file == NULL || args->precision == NULL || args->out == NULL)
         return h3_error(H3_USAGE, "--case FILE, --checkpoint DIR, --precision fp32|bf16 and --out DIR go together; see %s --help", args->program);
     if (args->plan != NULL || args->run != NULL || args->resume)
         return h3_error(H3_USAGE, "--case goes without --plan, --run and --resume; see %s --help", args->program);
-    if (args->device != NULL && strcmp(args->device, "cpu") != 0) return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
+    h3_text_for_device(library, h3_stage_device_name(args));
+    H3_GOTO(h3_stage_device(args, &device), done);
     H3_GOTO(h3_path(path, "%s/case.h5", args->out), done);
     H3_GOTO(h3_weights_open(&weights, args->checkpoint), done);
     H3_GOTO(h3_case_read(&item, args->case_file), done);
     H3_GOTO(h3_sequence_check(&item.sequence, h3_weights_config(weights)), done);
-    H3_GOTO(open_operators(args, &bindings), done);
-    H3_GOTO(h3_library_open(&provider, "libh3_provider_cpu.so"), done);
-    H3_GOTO(h3_model_open(&model, weights, strcmp(args->precision, "fp32") == 0 ? H3_F32 : H3_BF16, &provider, bindings.operators, 0,
+    H3_GOTO(open_operators(args, library, &bindings), done);
+    H3_GOTO(h3_bindings_require(&bindings, device->kind), done);
+    H3_GOTO(h3_library_open(&provider, library), done);
+    H3_GOTO(h3_model_open(&model, weights, device, strcmp(args->precision, "fp32") == 0 ? H3_F32 : H3_BF16, &provider, bindings.operators, 0,
                           h3_weights_config(weights)->num_layers), done);
     existed = access(args->out, F_OK) == 0;
     H3_GOTO(h3_make_folders(args->out), done);
@@ -142,7 +147,7 @@ static h3_status finish(h3_stage *s, h3_manifest *made)
 static h3_status run_passes(h3_stage *s, h3_manifest *made)
 {
     h3_progress progress;
-    h3_reference reference = {&s->ranks, &s->plan, s->weights, &s->provider, s->args.run, &progress, made};
+    h3_reference reference = {&s->ranks, &s->plan, s->weights, s->device, &s->provider, s->args.run, &progress, made};
     H3_TRY(h3_ranks_agree(&s->ranks, prepare(s)));
     h3_progress_start(&progress, "stage 1  reference pass", "blocks", h3_reference_steps(&reference));
     H3_TRY(h3_stage_relay(s, h3_reference_run(&reference)));

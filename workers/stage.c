@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -9,9 +10,30 @@ h3_status h3_stage_plan(h3_stage *stage, const char *name)
 {
     const h3_args *args = &stage->args;
     if (args->plan == NULL || args->run == NULL) return h3_error(H3_USAGE, "--plan FILE and --run DIR are needed; see %s --help", args->program);
-    if (args->device != NULL && strcmp(args->device, "cpu") != 0) return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
     if (stage->ranks.rank == 0) H3_TRY(h3_run_expect(args->run, name, args->plan));
-    return h3_plan_read(&stage->plan, args->plan);
+    H3_TRY(h3_plan_read(&stage->plan, args->plan));
+    h3_plan_for_device(&stage->plan, h3_stage_device_name(args));
+    return H3_OK;
+}
+
+const char *h3_stage_device_name(const h3_args *args) { return args->device != NULL ? args->device : h3_device_name(H3_DEVICE_CPU); }
+
+/* Known before and without MPI: the gate's second process takes its parent's place. */
+static int local_rank(void)
+{
+    static const char *const variables[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *text = getenv(variables[i]);
+        if (text != NULL && text[0] >= '0' && text[0] <= '9') return atoi(text);
+    }
+    return 0;
+}
+
+h3_status h3_stage_device(const h3_args *args, const h3_device **out)
+{
+    const char *name = h3_stage_device_name(args);
+    int count = h3_device_count(name);
+    return h3_device_open(name, count > 0 ? local_rank() % count : 0, out);
 }
 
 static h3_status open_local(h3_stage *stage, const char *name)
@@ -19,9 +41,11 @@ static h3_status open_local(h3_stage *stage, const char *name)
     const h3_args *args = &stage->args;
     int64_t first, count;
     H3_TRY(h3_stage_plan(stage, name));
+    H3_TRY(h3_stage_device(args, &stage->device));
     H3_TRY(h3_plan_weights(&stage->plan, &stage->weights));
     H3_TRY(h3_block_range(stage->ranks.rank, stage->ranks.count, h3_weights_config(stage->weights)->num_layers, &first, &count));
     H3_TRY(h3_library_open(&stage->provider, stage->plan.provider));
+    H3_TRY(h3_library_require(&stage->provider, stage->device->kind));
     if (stage->ranks.rank == 0 && stage->preflight != NULL) H3_TRY(stage->preflight(stage));
     return stage->ranks.rank == 0 ? h3_run_open(&stage->run, args->run, name, stage->plan.text, stage->plan.text_size) : H3_OK;
 }

@@ -13,6 +13,7 @@ typedef struct h3_stage {
     h3_ranks ranks;
     h3_plan plan;
     h3_weights *weights;
+    const h3_device *device; /* of this rank */
     h3_library provider;
     h3_run run; /* rank 0 only */
     double start;
@@ -26,6 +27,10 @@ h3_status h3_stage_plan(h3_stage *stage, const char *name);
 
 /* Collective. Reads the plan, opens weights and provider on every rank, and on rank 0 the run directory for the stage `name`. */
 h3_status h3_stage_open(h3_stage *stage, const char *name);
+
+/* The device of --device (default: the CPU) for this rank: the GPUs of a machine are dealt out to its ranks. */
+h3_status h3_stage_device(const h3_args *args, const h3_device **out);
+const char *h3_stage_device_name(const h3_args *args);
 
 /* A failure while other ranks may be waiting for this one: ends the job when there are others, else just relays. */
 h3_status h3_stage_relay(h3_stage *stage, h3_status status);

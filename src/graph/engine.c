@@ -30,8 +30,9 @@ static h3_status need_workspace(h3_engine *engine, size_t bytes)
     return H3_OK;
 }
 
-/* Runs one entry of an operator, and restores what it may have done to the floating-point control state. */
-static h3_status guarded(const h3_operator *op, h3_call *call, h3_call_plan *plan, int (*run)(h3_call *), const char *what)
+/* Runs one entry of an operator, and restores what it may have done to the floating-point control state. A device that is lost is no
+ * failure of the operator. */
+static h3_status guarded(const h3_engine *engine, const h3_operator *op, h3_call *call, h3_call_plan *plan, int (*run)(h3_call *), const char *what)
 {
     uint64_t before = h3_fp_state();
     call->message[0] = 0;
@@ -39,6 +40,7 @@ static h3_status guarded(const h3_operator *op, h3_call *call, h3_call_plan *pla
     uint64_t after = h3_fp_state();
     h3_fp_restore(before);
     call->message[sizeof call->message - 1] = 0;
+    if (code != 0 && engine->device->health() != H3_OK) return h3_error_context(H3_ENVIRONMENT, "operator %s, %s", op->name, what);
     if (code != 0) return h3_error(H3_FAILED, "operator %s failed in %s: %s", op->name, what, call->message[0] ? call->message : "no message");
     if (after != before) return h3_error(H3_FAILED, "operator %s changed the floating-point control state in %s; rebuild it without fast math", op->name, what);
     return H3_OK;
@@ -46,9 +48,8 @@ static h3_status guarded(const h3_operator *op, h3_call *call, h3_call_plan *pla
 
 h3_status h3_engine_plan(h3_engine *engine, const h3_operator *op, h3_call *call, h3_call_plan *plan)
 {
-    (void)engine;
     memset(plan, 0, sizeof *plan);
-    H3_TRY(guarded(op, call, plan, NULL, "plan"));
+    H3_TRY(guarded(engine, op, call, plan, NULL, "plan"));
     if (plan->saved_count < 0 || plan->saved_count > H3_MAX_SAVED)
         return h3_error(H3_FAILED, "operator %s plans %d saved tensors; at most %d are possible", op->name, plan->saved_count, H3_MAX_SAVED);
     return H3_OK;
@@ -64,7 +65,7 @@ h3_status h3_engine_call(h3_engine *engine, const h3_operator *op, h3_call *call
     call->workspace = engine->workspace;
     call->workspace_bytes = engine->workspace_bytes;
     memset(&call->report, 0, sizeof call->report);
-    H3_TRY(guarded(op, call, NULL, direction == H3_FORWARD ? op->forward : op->backward, direction == H3_FORWARD ? "forward" : "backward"));
+    H3_TRY(guarded(engine, op, call, NULL, direction == H3_FORWARD ? op->forward : op->backward, direction == H3_FORWARD ? "forward" : "backward"));
     call->report.kernel[sizeof call->report.kernel - 1] = 0;
     return H3_OK;
 }

@@ -12,6 +12,7 @@
 #endif
 
 #include "base/json.h"
+#include "graph/device.h"
 
 uint64_t h3_fp_state(void)
 {
@@ -265,6 +266,38 @@ h3_status h3_bindings_open_available(h3_bindings *out, const cJSON *json, const 
     h3_status status = open_all(out, json, where, 1);
     if (status != H3_OK) h3_bindings_close(out);
     return status;
+}
+
+void h3_text_for_device(char *text, const char *device)
+{
+    static const char placeholder[] = "{device}"; /* longer than any device's name, so the text never grows */
+    size_t length = strlen(device), gone = sizeof placeholder - 1;
+    for (char *place = text; (place = strstr(place, placeholder)) != NULL && length < gone; place += length) {
+        memcpy(place, device, length);
+        memmove(place + length, place + gone, strlen(place + gone) + 1);
+    }
+}
+
+void h3_bindings_for_device(const cJSON *json, const char *device)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, json) {
+        const cJSON *library = cJSON_GetObjectItemCaseSensitive(item, "library");
+        if (cJSON_IsString(library)) h3_text_for_device(library->valuestring, device);
+    }
+}
+
+h3_status h3_library_require(const h3_library *library, int32_t device)
+{
+    if (library->table->device == device) return H3_OK;
+    return h3_error(H3_USAGE, "operator library %s is for %s, but this runs on %s; choose another --device, or write {device} into its name in the plan",
+                    library->path, h3_device_name(library->table->device), h3_device_name(device));
+}
+
+h3_status h3_bindings_require(const h3_bindings *bindings, int32_t device)
+{
+    for (int32_t i = 0; i < bindings->library_count; i++) H3_TRY(h3_library_require(&bindings->libraries[i], device));
+    return H3_OK;
 }
 
 h3_status h3_bindings_single(h3_bindings *out, const char *library)

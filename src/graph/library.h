@@ -48,6 +48,12 @@ h3_status h3_bindings_check(const cJSON *json, const char *where);
 h3_status h3_bindings_open(h3_bindings *out, const cJSON *json, const char *where);
 /* The same, but a node whose operator is unavailable stays NULL; h3_error_text() then says why the first one is, and names all. */
 h3_status h3_bindings_open_available(h3_bindings *out, const cJSON *json, const char *where);
+/* Puts the device's name where the bindings' library names say {device}: "libmine_{device}.so". */
+void h3_bindings_for_device(const cJSON *json, const char *device);
+void h3_text_for_device(char *text, const char *device);
+/* H3_USAGE unless the library, or every library of the bindings, is for devices of this kind (H3_DEVICE_*). */
+h3_status h3_library_require(const h3_library *library, int32_t device);
+h3_status h3_bindings_require(const h3_bindings *bindings, int32_t device);
 /* All nodes from one library, first operator each. */
 h3_status h3_bindings_single(h3_bindings *out, const char *library);
 void h3_bindings_close(h3_bindings *bindings);

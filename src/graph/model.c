@@ -109,12 +109,12 @@ static h3_status load_parameters(h3_model *model)
     return H3_OK;
 }
 
-h3_status h3_model_open(h3_model *model, const h3_weights *weights, int32_t precision, const h3_library *provider, const h3_operator *const *operators,
-                        int64_t first_block, int64_t block_count)
+h3_status h3_model_open(h3_model *model, const h3_weights *weights, const h3_device *device, int32_t precision, const h3_library *provider,
+                        const h3_operator *const *operators, int64_t first_block, int64_t block_count)
 {
     const h3_config *config = h3_weights_config(weights);
     memset(model, 0, sizeof *model);
-    h3_engine_init(&model->engine, config, h3_device_cpu(), provider);
+    h3_engine_init(&model->engine, config, device != NULL ? device : h3_device_cpu(), provider);
     model->weights = weights;
     model->precision = precision;
     model->first_block = first_block;
@@ -200,7 +200,7 @@ static h3_status block_forward(h3_model *model, h3_pass *pass, int64_t i, const 
     h3_block_state state = {0};
     h3_pass_values(pass, &state);
     state.value[H3_VALUE_X] = pass->block_inputs[i];
-    h3_walk walk = {&model->engine, operators_of(model, i), &model->blocks[i], &state, NULL, h3_sink_as_tap(&tap, sink)};
+    h3_walk walk = {&model->engine, operators_of(model, i), &model->blocks[i], &state, NULL, h3_sink_as_tap(&tap, model->engine.device, sink)};
     h3_status status = h3_walk_forward(&walk);
     if (status == H3_OK) {
         *out = state.node[H3_NODE_RESIDUAL_MLP].out;
@@ -248,7 +248,7 @@ static h3_status block_backward(h3_model *model, h3_pass *pass, int64_t i, const
     h3_status status = h3_walk_forward(&walk);
     state.grad[H3_NODE_RESIDUAL_MLP] = *dhidden;
     *dhidden = (h3_tensor){0};
-    walk.tap = h3_sink_as_tap(&tap, sink);
+    walk.tap = h3_sink_as_tap(&tap, model->engine.device, sink);
     if (status == H3_OK) status = h3_walk_backward(&walk);
     if (status == H3_OK) status = h3_engine_add(&model->engine, dtemb, dtemb, &state.grad[H3_VALUE_TEMB]);
     if (status == H3_OK) {

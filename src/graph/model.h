@@ -52,14 +52,16 @@ typedef struct h3_model {
     h3_link link; /* unused functions may be NULL when is_first and is_last */
 } h3_model;
 
-/* Loads the parameters of blocks first .. first+count-1 and of the boundaries this range touches. `operators` NULL: the provider's own. */
-h3_status h3_model_open(h3_model *model, const h3_weights *weights, int32_t precision, const h3_library *provider, const h3_operator *const *operators,
-                        int64_t first_block, int64_t block_count);
+/* Loads the parameters of blocks first .. first+count-1 and of the boundaries this range touches onto `device` (NULL: the CPU), which both
+ * libraries must be for. `operators` NULL: the provider's own. */
+h3_status h3_model_open(h3_model *model, const h3_weights *weights, const h3_device *device, int32_t precision, const h3_library *provider,
+                        const h3_operator *const *operators, int64_t first_block, int64_t block_count);
 void h3_model_close(h3_model *model);
 
 /* Everything named that a pass produces goes here: "node.block3.q_proj", "dnode.block3.q_proj", "grad.<parameter>", "dinput.block3.x",
  * "dinput.block3.temb", "node.refiner0.q_proj", "boundary.hidden", "boundary.temb", "out.video", ... block is -1 for boundary tensors
- * of the input side, -2 for those of the output side. Calls (H3_TAP_CALL) of blocks go to `call` when it is set. */
+ * of the input side, -2 for those of the output side. Tensors are on the host, good until the function returns.
+ * Calls (H3_TAP_CALL) of blocks go to `call` when it is set. */
 typedef struct h3_sink {
     h3_status (*tensor)(void *user, int64_t block, const char *name, const h3_tensor *tensor);
     h3_status (*call)(void *user, const h3_tap_event *event);

@@ -54,28 +54,45 @@ static void negate(char *row, size_t bytes, int32_t dtype)
         for (size_t i = 3; i < bytes; i += 4) row[i] = (char)(row[i] ^ 0x80);
 }
 
+/* Copies within the device: the rows of an item follow each other but where they wrap around. */
+static h3_status copy_rows(const h3_tensor *out, const h3_device *device, const h3_tensor *source, const h3_batch_variant *variant, int64_t source_rows,
+                           int64_t length)
+{
+    size_t row_bytes = h3_tensor_bytes(source) / (size_t)source_rows;
+    for (int64_t item = 0; item < variant->items; item++) {
+        for (int64_t row = 0, run; row < length; row += run) {
+            int64_t from = source_row(variant, item, row, source_rows);
+            run = length - row < source_rows - from ? length - row : source_rows - from;
+            H3_TRY(device->copy((char *)out->data + (size_t)(item * length + row) * row_bytes, (const char *)source->data + (size_t)from * row_bytes,
+                                (size_t)run * row_bytes));
+        }
+    }
+    return H3_OK;
+}
+
+/* The neighbours' rows with the other sign, by way of the host. */
+static h3_status negate_neighbours(const h3_tensor *out, const h3_device *device, const h3_batch_variant *variant)
+{
+    h3_tensor host;
+    size_t item_bytes = h3_tensor_bytes(out) / (size_t)variant->items;
+    H3_TRY(h3_device_download(&host, device, out));
+    for (int64_t item = 0; item < variant->items; item++)
+        if (item != variant->position) negate((char *)host.data + (size_t)item * item_bytes, item_bytes, out->dtype);
+    h3_status status = device->from_host(out->data, host.data, h3_tensor_bytes(out));
+    h3_tensor_free(&host);
+    return status;
+}
+
 static h3_status gather(h3_tensor *out, const h3_device *device, const h3_tensor *source, const h3_batch_variant *variant, int64_t source_rows)
 {
-    h3_tensor host, gathered;
     int64_t length = variant->rows != 0 ? variant->rows : source_rows;
-    size_t row_bytes = h3_tensor_bytes(source) / (size_t)source_rows;
     int64_t shape[H3_MAX_RANK];
     memcpy(shape, source->shape, sizeof shape);
     shape[0] = source->rank == 4 ? variant->items : variant->items * length;
     if (source->rank == 4) shape[1] = length;
-    H3_TRY(h3_device_download(&host, device, source));
-    h3_status status = h3_tensor_new(&gathered, source->dtype, source->rank, shape);
-    for (int64_t item = 0; status == H3_OK && item < variant->items; item++) {
-        for (int64_t row = 0; row < length; row++) {
-            char *to = (char *)gathered.data + (size_t)(item * length + row) * row_bytes;
-            memcpy(to, (const char *)host.data + (size_t)source_row(variant, item, row, source_rows) * row_bytes, row_bytes);
-            if (variant->negated && item != variant->position) negate(to, row_bytes, source->dtype);
-        }
-    }
-    if (status == H3_OK) status = h3_device_upload(out, device, &gathered);
-    h3_tensor_free(&host);
-    h3_tensor_free(&gathered);
-    return status;
+    H3_TRY(h3_device_tensor(out, device, source->dtype, source->rank, shape));
+    H3_TRY(copy_rows(out, device, source, variant, source_rows, length));
+    return variant->negated ? negate_neighbours(out, device, variant) : H3_OK;
 }
 
 /* The table belongs to all rows; temb is gathered by timesteps, so that adaln_projection meets other row counts too. */
@@ -114,15 +131,29 @@ void h3_batch_state_free(h3_block_state *state, const h3_device *device)
     memset(state, 0, sizeof *state);
 }
 
-int64_t h3_batch_first_difference(const h3_tensor *original, const h3_tensor *batched, const h3_batch_variant *variant, int64_t original_rows)
+static int64_t first_difference(const h3_tensor *original, const h3_tensor *item, const h3_batch_variant *variant, int64_t original_rows, int64_t length)
 {
     size_t row_bytes = h3_tensor_bytes(original) / (size_t)original_rows;
-    int64_t length = variant->rows != 0 ? variant->rows : original_rows;
     for (int64_t row = 0; row < length; row++) {
         int64_t from = source_row(variant, variant->position, row, original_rows);
-        if (memcmp((const char *)batched->data + (size_t)(variant->position * length + row) * row_bytes, (const char *)original->data + (size_t)from * row_bytes,
-                   row_bytes) != 0)
-            return from;
+        if (memcmp((const char *)item->data + (size_t)row * row_bytes, (const char *)original->data + (size_t)from * row_bytes, row_bytes) != 0) return from;
     }
     return -1;
+}
+
+h3_status h3_batch_first_difference(int64_t *row, const h3_device *device, const h3_tensor *original, const h3_tensor *batched,
+                                    const h3_batch_variant *variant, int64_t original_rows)
+{
+    h3_tensor whole, item;
+    int64_t length = variant->rows != 0 ? variant->rows : original_rows, elements = h3_tensor_count(original) / original_rows;
+    char *first = (char *)batched->data + (size_t)(variant->position * length * elements) * h3_dtype_size(batched->dtype);
+    h3_tensor rows = h3_tensor_view(first, batched->dtype, 2, H3_SHAPE(length, elements)); /* no more than these are looked at */
+    H3_TRY(h3_device_borrow(&whole, device, original));
+    h3_status status = h3_device_borrow(&item, device, &rows);
+    if (status == H3_OK) {
+        *row = first_difference(&whole, &item, variant, original_rows, length);
+        h3_device_return(&item, device);
+    }
+    h3_device_return(&whole, device);
+    return status;
 }

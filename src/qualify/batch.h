@@ -22,8 +22,9 @@ int h3_batch_partial(const h3_batch_variant *variant);
 h3_status h3_batch_state(h3_block_state *out, const h3_device *device, const h3_block_state *source, const h3_batch_variant *variant, int attention);
 void h3_batch_state_free(h3_block_state *state, const h3_device *device);
 
-/* The item's rows of a result tensor against the rows of the original: index of the first packed row that differs, or -1. Both
- * tensors have one row per packed row (times items in `batched`), or per timestep for adaln_projection. */
-int64_t h3_batch_first_difference(const h3_tensor *original, const h3_tensor *batched, const h3_batch_variant *variant, int64_t original_rows);
+/* The item's rows of a result tensor against the rows of the original, both on the device: *row is the first packed row that differs, or
+ * -1. Both tensors have one row per packed row (times items in `batched`), or per timestep for adaln_projection. */
+h3_status h3_batch_first_difference(int64_t *row, const h3_device *device, const h3_tensor *original, const h3_tensor *batched,
+                                    const h3_batch_variant *variant, int64_t original_rows);
 
 #endif

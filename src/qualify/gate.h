@@ -57,14 +57,17 @@ typedef struct h3_layout_record {
 
 /* "block0.<layout>.<node>.<forward|backward>.<kind>" */
 void h3_check_name(char out[240], const char *layout, int32_t node, h3_direction direction, h3_check_kind kind);
-/* 1 when the table has this check at all: promise is forward only, and only where the node or its operator promises. */
-int h3_check_exists(int32_t node, h3_direction direction, h3_check_kind kind, const h3_operator *op);
+/* 1 when the table has this check at all: promise is forward only, and only where the node promises on this kind of device (H3_DEVICE_*) or
+ * its operator does. */
+int h3_check_exists(int32_t device, int32_t node, h3_direction direction, h3_check_kind kind, const h3_operator *op);
 
 /* What the block-0 section works with. */
 typedef struct h3_gate {
     h3_ranks *ranks; /* NULL in the second process */
     const h3_plan *plan;
     const h3_weights *weights;
+    const h3_device *device;
+    int32_t device_kind; /* H3_DEVICE_*: what is promised there; also without an open device */
     const h3_library *provider;
     const h3_bindings *candidate;
     const h3_manifest *manifest;

@@ -16,9 +16,10 @@ void h3_check_name(char out[240], const char *layout, int32_t node, h3_direction
     snprintf(out, 240, "block0.%s.%s.%s.%s", layout, h3_nodes[node].name, direction == H3_FORWARD ? "forward" : "backward", h3_check_names[kind]);
 }
 
-int h3_check_exists(int32_t node, h3_direction direction, h3_check_kind kind, const h3_operator *op)
+int h3_check_exists(int32_t device, int32_t node, h3_direction direction, h3_check_kind kind, const h3_operator *op)
 {
-    if (kind == H3_CHECK_PROMISE) return direction == H3_FORWARD && (h3_nodes[node].bitwise_cpu || (op != NULL && (op->promises & H3_PROMISE_ISOLATED_BITWISE)));
+    int bitwise = device == H3_DEVICE_CUDA ? h3_nodes[node].bitwise_cuda : h3_nodes[node].bitwise_cpu;
+    if (kind == H3_CHECK_PROMISE) return direction == H3_FORWARD && (bitwise || (op != NULL && (op->promises & H3_PROMISE_ISOLATED_BITWISE)));
     /* Table and time gradients of adaln_projection sum over rows: no row of theirs stands alone. */
     if (kind == H3_CHECK_BATCH) return direction == H3_FORWARD || node != H3_NODE_ADALN;
     return 1;
@@ -27,7 +28,7 @@ int h3_check_exists(int32_t node, h3_direction direction, h3_check_kind kind, co
 int h3_gate_wants(const h3_gate *gate, const char *layout, int32_t node, h3_direction direction, h3_check_kind kind)
 {
     char name[240];
-    if (!h3_check_exists(node, direction, kind, gate->candidate->operators[node])) return 0;
+    if (!h3_check_exists(gate->device_kind, node, direction, kind, gate->candidate->operators[node])) return 0;
     if (gate->only == NULL) return 1;
     h3_check_name(name, layout, node, direction, kind);
     return h3_glob(gate->only, name);
@@ -91,6 +92,35 @@ int64_t h3_gate_product_rows(const h3_tensor *tensor, const char *name, int32_t 
     return tensor->shape[0];
 }
 
+/* Of a device tensor; "" when it is absent. */
+static h3_status digest_of(char digest[H3_SHA256_HEX], const h3_device *device, const h3_tensor *tensor)
+{
+    h3_tensor host;
+    digest[0] = 0;
+    if (tensor->data == NULL) return H3_OK;
+    H3_TRY(h3_device_borrow(&host, device, tensor));
+    h3_status status = h3_digest(digest, host.data, h3_tensor_bytes(&host));
+    h3_device_return(&host, device);
+    return status;
+}
+
+/* One line for each tensor of a walk. */
+static h3_status print_digests(FILE *stream, const h3_gate_block *block, const char *where, const h3_block_state *state)
+{
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
+        for (int direction = 0; direction < 2; direction++) {
+            const char *name;
+            const h3_tensor *tensor;
+            for (int i = 0; (tensor = h3_gate_product(&state->node[node], direction, i, &name)) != NULL; i++) {
+                char digest[H3_SHA256_HEX];
+                H3_TRY(digest_of(digest, block->engine.device, tensor));
+                if (digest[0] != 0) fprintf(stream, "%s %s %s %s %s\n", block->layout->name, where, h3_nodes[node].name, name, digest);
+            }
+        }
+    }
+    return H3_OK;
+}
+
 h3_status h3_gate_add_digests(h3_gate_block *block, const char *where, const h3_block_state *state)
 {
     h3_gate *gate = block->gate;
@@ -98,19 +128,12 @@ h3_status h3_gate_add_digests(h3_gate_block *block, const char *where, const h3_
     size_t size = 0;
     FILE *stream = open_memstream(&text, &size);
     if (stream == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for digests");
-    for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
-        for (int direction = 0; direction < 2; direction++) {
-            const char *name;
-            const h3_tensor *tensor;
-            if (block->unusable[direction][node]) continue;
-            for (int i = 0; (tensor = h3_gate_product(&state->node[node], direction, i, &name)) != NULL; i++) {
-                char digest[H3_SHA256_HEX];
-                if (tensor->data == NULL || h3_digest(digest, tensor->data, h3_tensor_bytes(tensor)) != H3_OK) continue;
-                fprintf(stream, "%s %s %s %s %s\n", block->layout->name, where, h3_nodes[node].name, name, digest);
-            }
-        }
+    h3_status status = print_digests(stream, block, where, state);
+    if (fclose(stream) != 0 && status == H3_OK) status = h3_error(H3_ENVIRONMENT, "out of memory for digests");
+    if (status != H3_OK) {
+        free(text);
+        return status;
     }
-    if (fclose(stream) != 0) return h3_error(H3_ENVIRONMENT, "out of memory for digests");
     char *larger = realloc(gate->digests, gate->digests_size + size + 1);
     if (larger == NULL) {
         free(text);
@@ -128,11 +151,11 @@ static h3_status reference(const h3_gate_block *block, int32_t precision, int64_
     return h3_inputs_artifact(out, block->gate->manifest, block->gate->run_folder, block->layout->name, precision, number);
 }
 
-static h3_status copy_tensor(h3_tensor *out, const h3_artifact *artifact, const char *name)
+static h3_status copy_tensor(h3_gate_block *block, h3_tensor *out, const h3_artifact *artifact, const char *name)
 {
     const h3_tensor *tensor;
     H3_TRY(h3_artifact_need(&tensor, artifact, name));
-    return h3_tensor_convert(out, tensor, tensor->dtype);
+    return h3_device_upload(out, block->engine.device, tensor);
 }
 
 static h3_status read_artifacts(h3_gate_block *block)
@@ -141,9 +164,9 @@ static h3_status read_artifacts(h3_gate_block *block)
     h3_status status;
     H3_GOTO(reference(block, H3_BF16, H3_INPUT_SIDE, &input), done);
     H3_GOTO(reference(block, H3_BF16, 0, &own), done);
-    H3_GOTO(copy_tensor(&block->x, &input, "boundary.hidden"), done);
-    H3_GOTO(copy_tensor(&block->temb, &input, "boundary.temb"), done);
-    H3_GOTO(copy_tensor(&block->dx2, &own, "dnode.block0.residual_mlp"), done);
+    H3_GOTO(copy_tensor(block, &block->x, &input, "boundary.hidden"), done);
+    H3_GOTO(copy_tensor(block, &block->temb, &input, "boundary.temb"), done);
+    H3_GOTO(copy_tensor(block, &block->dx2, &own, "dnode.block0.residual_mlp"), done);
     H3_GOTO(reference(block, H3_F32, 0, &block->golden), done);
 done:
     h3_artifact_close(&input);
@@ -156,10 +179,13 @@ static h3_status outside_values(h3_gate_block *block, h3_block_state *state)
 {
     const h3_sequence *sequence = &block->inputs.sequence;
     h3_model shell = {.engine = block->engine, .precision = H3_BF16};
+    h3_tensor index;
     H3_TRY(h3_boundary_rotary(&shell, sequence, &block->outside[1]));
-    H3_TRY(h3_tensor_new(&block->outside[0], H3_I32, 1, &sequence->rows));
-    for (int64_t i = 0; i < sequence->rows; i++)
-        ((int32_t *)block->outside[0].data)[i] = (int32_t)(3 * sequence->timestep_indices[i] + sequence->token_tags[i]);
+    H3_TRY(h3_tensor_new(&index, H3_I32, 1, &sequence->rows));
+    for (int64_t i = 0; i < sequence->rows; i++) ((int32_t *)index.data)[i] = (int32_t)(3 * sequence->timestep_indices[i] + sequence->token_tags[i]);
+    h3_status status = h3_device_upload(&block->outside[0], block->engine.device, &index);
+    h3_tensor_free(&index);
+    H3_TRY(status);
     h3_pass view = {.rotary = block->outside[1], .temb = block->temb, .modulation_index = block->outside[0]};
     h3_pass_values(&view, state);
     state->value[H3_VALUE_X] = block->x;
@@ -178,7 +204,7 @@ static h3_status require_digest(h3_gate_block *block, const char *name, const h3
     snprintf(full, sizeof full, "%s/bf16/%s", block->layout->name, name);
     const h3_manifest_tensor *listed = h3_manifest_find(block->gate->manifest, full);
     if (listed == NULL) return h3_error(H3_INTEGRITY, "reference-manifest.json does not list tensor %s; rerun h3_reference_pass", full);
-    H3_TRY(h3_digest(digest, tensor->data, h3_tensor_bytes(tensor)));
+    H3_TRY(digest_of(digest, block->engine.device, tensor));
     if (strcmp(digest, listed->digest) != 0)
         return h3_error(H3_INTEGRITY, "the BF16 provider does not reproduce tensor %s of reference-manifest.json; its library has changed, rerun h3_reference_pass", full);
     return H3_OK;
@@ -198,7 +224,7 @@ h3_status h3_gate_run_provider(h3_gate_block *block)
     H3_TRY(outside_values(block, &block->provider));
     h3_walk walk = {&block->engine, block->provider_operators, &block->bf16, &block->provider, NULL, block->gate->manifest != NULL ? &tap : NULL};
     H3_TRY(h3_walk_forward(&walk));
-    H3_TRY(h3_device_upload(&block->provider.grad[H3_NODE_RESIDUAL_MLP], block->engine.device, &block->dx2));
+    H3_TRY(h3_device_duplicate(&block->provider.grad[H3_NODE_RESIDUAL_MLP], block->engine.device, &block->dx2));
     return h3_walk_backward(&walk);
 }
 
@@ -235,7 +261,7 @@ static h3_status prepare(h3_gate_block *block)
 {
     const h3_gate *gate = block->gate;
     const h3_config *config = h3_weights_config(gate->weights);
-    h3_engine_init(&block->engine, config, h3_device_cpu(), gate->provider);
+    h3_engine_init(&block->engine, config, gate->device, gate->provider);
     h3_ranks_watch(gate->ranks, &block->engine);
     for (int32_t node = 0; node < H3_NODE_COUNT; node++)
         H3_TRY(h3_library_find(&block->provider_operators[node], gate->provider, h3_nodes[node].name, NULL));
@@ -254,9 +280,9 @@ void h3_gate_block_free(h3_gate_block *block)
     h3_block_params_free(&block->bf16, device);
     h3_block_params_free(&block->fp32, device);
     for (int i = 0; i < 2; i++) h3_device_free(&block->outside[i], device);
-    h3_tensor_free(&block->x);
-    h3_tensor_free(&block->temb);
-    h3_tensor_free(&block->dx2);
+    h3_device_free(&block->x, device);
+    h3_device_free(&block->temb, device);
+    h3_device_free(&block->dx2, device);
     h3_artifact_close(&block->golden);
     h3_plan_inputs_free(&block->inputs);
     h3_engine_free(&block->engine);

@@ -140,7 +140,7 @@ h3_status h3_gate_full(h3_gate *gate, h3_progress *progress, h3_full_record *out
     H3_TRY(h3_block_range(gate->ranks->rank, gate->ranks->count, h3_weights_config(gate->weights)->num_layers, &first, &blocks));
     H3_TRY(h3_alloc(&memory, count, sizeof(full_flow), "passes"));
     full_flow *flows = memory;
-    h3_status status = h3_model_open(&model, gate->weights, H3_BF16, gate->provider, gate->candidate->operators, first, blocks);
+    h3_status status = h3_model_open(&model, gate->weights, gate->device, H3_BF16, gate->provider, gate->candidate->operators, first, blocks);
     for (size_t i = 0; i < count && status == H3_OK; i++) {
         flows[i].gate = gate;
         flows[i].layout = &gate->plan->layouts[i];

@@ -15,7 +15,7 @@ typedef struct h3_gate_block {
     h3_engine engine;
     h3_plan_inputs inputs;
     h3_block_params bf16, fp32;
-    h3_tensor x, temb, dx2;            /* BF16 block input, float32 temb, gradient of the block's output; from the artifacts */
+    h3_tensor x, temb, dx2;            /* BF16 block input, float32 temb, gradient of the block's output; from the artifacts, on the device */
     h3_artifact golden;                /* FP32 artifact of block 0 */
     h3_tensor outside[2];              /* modulation index, rotary tables of both precisions; owned */
     h3_block_state provider;           /* BF16 provider, chained: the source of all isolated walks */
@@ -55,14 +55,15 @@ int h3_gate_has_node(const h3_gate_block *block, int32_t node);
 /* Copies of what one node's calls read. */
 enum { H3_GATE_INPUTS = H3_MAX_IN + 2 + H3_ROW_GRADS };
 typedef struct h3_gate_snapshot {
+    const h3_device *device;
     int count;
     h3_tensor originals[H3_GATE_INPUTS], copies[H3_GATE_INPUTS];
 } h3_gate_snapshot;
 h3_status h3_gate_snapshot_take(h3_gate_snapshot *out, const h3_gate_block *block, int32_t node);
-/* Puts back what was changed since, and releases the copies; 1 when something was. */
-int h3_gate_snapshot_restore(h3_gate_snapshot *snapshot);
-/* The CPU, with new tensors full of NaNs. */
-const h3_device *h3_gate_nan_device(void);
+/* Puts back what was changed since, and releases the copies; *written is 1 when something was. */
+h3_status h3_gate_snapshot_restore(h3_gate_snapshot *snapshot, int *written);
+/* A device, with new tensors full of NaNs; one at a time. */
+const h3_device *h3_gate_nan_device(const h3_device *device);
 
 /* Adds digest lines of a walk. */
 h3_status h3_gate_add_digests(h3_gate_block *block, const char *where, const h3_block_state *state);

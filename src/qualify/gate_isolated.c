@@ -6,29 +6,36 @@
 #include "qualify/batch.h"
 #include "qualify/gate_internal.h"
 
+/* A GPU that fails, or has too little memory, is not the operator's failure. */
+static int is_lost(const h3_gate_block *block, h3_status status) { return status == H3_ENVIRONMENT && block->engine.device->kind != H3_DEVICE_CPU; }
+
 /* Calls one candidate node; an operator's failure is a failed check, not a failure of the gate. */
-static void call_operator(h3_gate_block *block, h3_block_state *state, int32_t node, h3_direction direction)
+static h3_status call_operator(h3_gate_block *block, h3_block_state *state, int32_t node, h3_direction direction)
 {
     h3_walk walk = {&block->engine, block->gate->candidate->operators, &block->bf16, state, &block->provider, NULL};
     h3_status status = block->unusable[H3_FORWARD][node] ? H3_FAILED : H3_OK;
     if (status == H3_OK) status = direction == H3_FORWARD ? h3_walk_node_forward(&walk, node) : h3_walk_node_backward(&walk, node);
     else h3_error(H3_FAILED, "its forward did not run");
-    if (status == H3_OK) return;
+    if (status == H3_OK || is_lost(block, status)) return status;
     block->unusable[direction][node] = 1;
     h3_cell_fail(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION), h3_error_text());
     for (int kind = 0; kind < H3_CHECK_KINDS; kind++) { /* the others say why they cannot run */
         h3_cell *cell = h3_gate_cell(block, node, direction, kind);
         if (cell != NULL && cell->state == H3_CELL_NOT_RUN) snprintf(cell->detail, sizeof cell->detail, "not run: %.180s", h3_error_text());
     }
+    return H3_OK;
 }
 
 /* The same, and an operator that writes into its inputs must not decide about the nodes that read them after it. */
 static h3_status call_node(h3_gate_block *block, h3_block_state *state, int32_t node, h3_direction direction)
 {
     h3_gate_snapshot snapshot;
+    int written;
     H3_TRY(h3_gate_snapshot_take(&snapshot, block, node));
-    call_operator(block, state, node, direction);
-    if (h3_gate_snapshot_restore(&snapshot)) h3_cell_fail(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION), "the operator writes into its inputs");
+    h3_status status = call_operator(block, state, node, direction);
+    H3_TRY(h3_gate_snapshot_restore(&snapshot, &written));
+    H3_TRY(status);
+    if (written) h3_cell_fail(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION), "the operator writes into its inputs");
     return H3_OK;
 }
 
@@ -55,45 +62,63 @@ static void check_execution(h3_gate_block *block, int32_t node, h3_direction dir
     h3_cell_pass(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION));
 }
 
-static void check_repeat(h3_gate_block *block, int32_t node, h3_direction direction)
+static h3_status compare_repeat(h3_gate_block *block, h3_cell *cell, const h3_tensor *first, const h3_tensor *second, const char *name)
 {
-    const h3_tensor *first, *second;
+    int equal;
+    if (first->data == NULL) return H3_OK;
+    H3_TRY(h3_device_equal(&equal, block->engine.device, first, second));
+    if (!equal) h3_cell_fail(cell, name);
+    return H3_OK;
+}
+
+static h3_status check_repeat(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_tensor *first;
     const char *name;
+    const h3_node_result *isolated = &block->isolated.node[node], *repeat = &block->repeat.node[node];
     h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_REPEAT);
-    if (cell == NULL || block->unusable[direction][node]) return;
-    for (int i = 0; (first = h3_gate_product(&block->isolated.node[node], direction, i, &name)) != NULL; i++) {
-        second = h3_gate_product(&block->repeat.node[node], direction, i, &name);
-        if (first->data == NULL) continue;
-        if (second->data == NULL || memcmp(first->data, second->data, h3_tensor_bytes(first)) != 0) h3_cell_fail(cell, name);
-    }
-    for (int i = 0; direction == H3_FORWARD && i < H3_MAX_SAVED; i++) {
-        first = &block->isolated.node[node].saved[i];
-        second = &block->repeat.node[node].saved[i];
-        if (first->data != NULL && (second->data == NULL || memcmp(first->data, second->data, h3_tensor_bytes(first)) != 0)) h3_cell_fail(cell, "saved tensor");
-    }
+    if (cell == NULL || block->unusable[direction][node]) return H3_OK;
+    for (int i = 0; (first = h3_gate_product(isolated, direction, i, &name)) != NULL; i++)
+        H3_TRY(compare_repeat(block, cell, first, h3_gate_product(repeat, direction, i, &name), name));
+    for (int i = 0; direction == H3_FORWARD && i < H3_MAX_SAVED; i++)
+        H3_TRY(compare_repeat(block, cell, &isolated->saved[i], &repeat->saved[i], "saved tensor"));
     h3_cell_pass(cell);
+    return H3_OK;
 }
 
 /* Attention's tensors share one q over a head vector. */
 static int64_t group_of(const h3_gate_block *block, int32_t node) { return node == H3_NODE_ATTENTION ? block->engine.config->attention_head_dim : 1; }
 
+/* One tensor of the candidate (x), the provider (p) and the isolated golden (g), all on the host. */
+static h3_status note_figures(h3_gate_block *block, int32_t node, h3_direction direction, const char *name, const h3_tensor *x, const h3_tensor *p,
+                              const h3_tensor *g)
+{
+    h3_figures candidate, provider;
+    int64_t rows = h3_gate_product_rows(g, name, node), group = group_of(block, node);
+    H3_TRY(h3_figures_of(&candidate, x, g, rows, group));
+    H3_TRY(h3_figures_of(&provider, p, g, rows, group));
+    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_ERROR), candidate.error, h3_isolated_error_bound(&provider), provider.error, name);
+    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_BIAS), fabs(candidate.bias), h3_isolated_bias_bound(&provider), provider.bias, name);
+    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_WORST_ROW), candidate.worst_row, h3_isolated_worst_bound(&provider), provider.worst_row, name);
+    if (memcmp(x->data, p->data, h3_tensor_bytes(x)) != 0) block->record->node[node].isolated_drift[direction] = 1;
+    return H3_OK;
+}
+
 static h3_status check_figures(h3_gate_block *block, int32_t node, h3_direction direction)
 {
-    const h3_tensor *x;
+    const h3_tensor *product;
     const char *name;
+    const h3_device *device = block->engine.device;
+    const h3_node_result *results[] = {&block->isolated.node[node], &block->provider_isolated.node[node], &block->golden_isolated.node[node]};
     if (block->unusable[direction][node]) return H3_OK;
-    for (int i = 0; (x = h3_gate_product(&block->isolated.node[node], direction, i, &name)) != NULL; i++) {
-        const h3_tensor *p = h3_gate_product(&block->provider_isolated.node[node], direction, i, &name);
-        const h3_tensor *g = h3_gate_product(&block->golden_isolated.node[node], direction, i, &name);
-        h3_figures candidate, provider;
-        if (g->data == NULL) continue;
-        int64_t rows = h3_gate_product_rows(g, name, node), group = group_of(block, node);
-        H3_TRY(h3_figures_of(&candidate, x, g, rows, group));
-        H3_TRY(h3_figures_of(&provider, p, g, rows, group));
-        h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_ERROR), candidate.error, h3_isolated_error_bound(&provider), provider.error, name);
-        h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_BIAS), fabs(candidate.bias), h3_isolated_bias_bound(&provider), provider.bias, name);
-        h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_WORST_ROW), candidate.worst_row, h3_isolated_worst_bound(&provider), provider.worst_row, name);
-        if (memcmp(x->data, p->data, h3_tensor_bytes(x)) != 0) block->record->node[node].isolated_drift[direction] = 1;
+    for (int i = 0; (product = h3_gate_product(results[2], direction, i, &name)) != NULL; i++) {
+        h3_tensor host[3] = {{0}, {0}, {0}};
+        h3_status status = H3_OK;
+        if (product->data == NULL) continue;
+        for (int k = 0; k < 3 && status == H3_OK; k++) status = h3_device_borrow(&host[k], device, h3_gate_product(results[k], direction, i, &name));
+        if (status == H3_OK) status = note_figures(block, node, direction, name, &host[0], &host[1], &host[2]);
+        for (int k = 0; k < 3; k++) h3_device_return(&host[k], device);
+        H3_TRY(status);
     }
     block->record->node[node].isolated_ran[direction] = 1;
     return H3_OK;
@@ -110,6 +135,20 @@ static void place_in_words(char out[96], const h3_tensor *tensor, int64_t index)
         snprintf(out, 96, "row %lld channel %lld", (long long)(index / inner), (long long)(index % inner));
 }
 
+/* Between two device tensors. */
+static h3_status difference_between(h3_difference *out, const h3_device *device, const h3_tensor *a, const h3_tensor *b)
+{
+    h3_tensor x, y;
+    H3_TRY(h3_device_borrow(&x, device, a));
+    h3_status status = h3_device_borrow(&y, device, b);
+    if (status == H3_OK) {
+        status = h3_difference_of(out, &x, &y);
+        h3_device_return(&y, device);
+    }
+    h3_device_return(&x, device);
+    return status;
+}
+
 static h3_status check_promise(h3_gate_block *block, int32_t node)
 {
     h3_cell *cell = h3_gate_cell(block, node, H3_FORWARD, H3_CHECK_PROMISE);
@@ -117,7 +156,7 @@ static h3_status check_promise(h3_gate_block *block, int32_t node)
     h3_difference difference;
     char text[200], place[96];
     if (cell == NULL || block->unusable[H3_FORWARD][node]) return H3_OK;
-    H3_TRY(h3_difference_of(&difference, x, p));
+    H3_TRY(difference_between(&difference, block->engine.device, x, p));
     cell->value = (double)difference.differing;
     cell->bound = 0.0;
     if (difference.differing == 0) {
@@ -135,7 +174,7 @@ static h3_status check_promise(h3_gate_block *block, int32_t node)
 static h3_status repeat_node(h3_gate_block *block, int32_t node, h3_direction direction)
 {
     const h3_device *device = block->engine.device;
-    if (device->kind == H3_DEVICE_CPU) block->engine.device = h3_gate_nan_device();
+    block->engine.device = h3_gate_nan_device(device);
     h3_status status = call_node(block, &block->repeat, node, direction);
     block->engine.device = device;
     return status;
@@ -152,7 +191,7 @@ h3_status h3_gate_isolated(h3_gate_block *block)
         for (int direction = 0; direction < 2; direction++) {
             if (!block->unusable[direction][node]) H3_TRY(repeat_node(block, node, direction));
             check_execution(block, node, direction);
-            check_repeat(block, node, direction);
+            H3_TRY(check_repeat(block, node, direction));
             H3_TRY(check_figures(block, node, direction));
         }
         H3_TRY(check_promise(block, node));
@@ -161,7 +200,7 @@ h3_status h3_gate_isolated(h3_gate_block *block)
 }
 
 /* One node in one variant: forward and backward on the gathered inputs, compared with the isolated result row by row. */
-static void compare_rows(h3_gate_block *block, const h3_batch_variant *variant, const h3_node_result *result, int32_t node, h3_direction direction)
+static h3_status compare_rows(h3_gate_block *block, const h3_batch_variant *variant, const h3_node_result *result, int32_t node, h3_direction direction)
 {
     const h3_tensor *original;
     const char *name;
@@ -171,23 +210,27 @@ static void compare_rows(h3_gate_block *block, const h3_batch_variant *variant, 
         const h3_tensor *batched = h3_gate_product(result, direction, i, &name);
         int sums_rows = strncmp(name, "dparam", 6) == 0 || (node == H3_NODE_ATTENTION && h3_batch_partial(variant) && i > 0);
         char text[200];
+        int64_t row;
         if (original->data == NULL || sums_rows) continue;
-        int64_t row = h3_batch_first_difference(original, batched, variant, rows);
+        H3_TRY(h3_batch_first_difference(&row, block->engine.device, original, batched, variant, rows));
         if (row < 0) continue;
         snprintf(text, sizeof text, "%.20s: row %lld changes with %.80s", name, (long long)row, variant->name);
         h3_cell_fail(cell, text);
     }
+    return H3_OK;
 }
 
-static void run_variant_node(h3_gate_block *block, const h3_batch_variant *variant, const h3_block_state *source, int32_t node)
+static h3_status run_variant_node(h3_gate_block *block, const h3_batch_variant *variant, const h3_block_state *source, int32_t node)
 {
     h3_block_state state = {.batch = source->batch};
     h3_walk walk = {&block->engine, block->gate->candidate->operators, &block->bf16, &state, source, NULL};
-    for (int direction = 0; direction < 2; direction++) {
+    h3_status compared = H3_OK;
+    for (int direction = 0; direction < 2 && compared == H3_OK; direction++) {
         h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_BATCH);
         char text[200];
         if (direction == H3_BACKWARD && node == H3_NODE_ADALN) break;
         h3_status status = direction == H3_FORWARD ? h3_walk_node_forward(&walk, node) : h3_walk_node_backward(&walk, node);
+        if (is_lost(block, status)) compared = status;
         if (status != H3_OK) {
             snprintf(text, sizeof text, "fails with %.60s: %.120s", variant->name, h3_error_text());
             h3_cell_fail(cell, text);
@@ -195,9 +238,10 @@ static void run_variant_node(h3_gate_block *block, const h3_batch_variant *varia
         }
         snprintf(text, sizeof text, " with %.78s", variant->name);
         check_report(block, node, direction, &state.node[node], text);
-        compare_rows(block, variant, &state.node[node], node, direction);
+        compared = compare_rows(block, variant, &state.node[node], node, direction);
     }
     h3_block_state_free(&state, block->engine.device);
+    return compared;
 }
 
 static int wants_batch(h3_gate_block *block, int32_t node)
@@ -213,10 +257,11 @@ static h3_status run_variant(h3_gate_block *block, const h3_batch_variant *varia
     for (int32_t node = 0; node < H3_NODE_COUNT; node++) any |= (node == H3_NODE_ATTENTION) == attention && wants_batch(block, node);
     if (!any) return H3_OK;
     H3_TRY(h3_batch_state(&source, block->engine.device, &block->provider, variant, attention));
-    for (int32_t node = 0; node < H3_NODE_COUNT; node++)
-        if ((node == H3_NODE_ATTENTION) == attention && wants_batch(block, node)) run_variant_node(block, variant, &source, node);
+    h3_status status = H3_OK;
+    for (int32_t node = 0; node < H3_NODE_COUNT && status == H3_OK; node++)
+        if ((node == H3_NODE_ATTENTION) == attention && wants_batch(block, node)) status = run_variant_node(block, variant, &source, node);
     h3_batch_state_free(&source, block->engine.device);
-    return H3_OK;
+    return status;
 }
 
 h3_status h3_gate_batch(h3_gate_block *block)

@@ -30,32 +30,38 @@ static int needed_values(int32_t node, int32_t out[H3_MAX_IN + 1])
 }
 
 typedef struct case_entries {
+    const h3_device *device;
     size_t count;
     h3_safetensors_entry items[CASE_TENSORS];
     char names[CASE_TENSORS][64];
 } case_entries;
 
-static void add_entry(case_entries *entries, const char *prefix, const char *name, const h3_tensor *tensor)
+static h3_status add_entry(case_entries *entries, const char *prefix, const char *name, const h3_tensor *tensor)
 {
     char *text = entries->names[entries->count];
+    h3_tensor host;
+    H3_TRY(h3_device_borrow(&host, entries->device, tensor));
     snprintf(text, sizeof entries->names[0], "%s.%s", prefix, name);
-    entries->items[entries->count++] = (h3_safetensors_entry){text, *tensor};
+    entries->items[entries->count++] = (h3_safetensors_entry){text, host};
+    return H3_OK;
 }
 
-static void collect(const h3_gate_block *block, int32_t node, case_entries *entries)
+static h3_status collect(const h3_gate_block *block, int32_t node, case_entries *entries)
 {
     int32_t values[H3_MAX_IN + 1];
     int count = needed_values(node, values);
     entries->count = 0;
-    for (int i = 0; i < count; i++) add_entry(entries, "value", value_name(values[i]), &block->provider.value[values[i]]);
+    entries->device = block->engine.device;
+    for (int i = 0; i < count; i++) H3_TRY(add_entry(entries, "value", value_name(values[i]), &block->provider.value[values[i]]));
     for (int i = 0; i < 2; i++)
-        if (block->bf16.param[node][i].data != NULL) add_entry(entries, "param", i == 0 ? "0" : "1", &block->bf16.param[node][i]);
-    if (node != H3_NODE_ADALN) add_entry(entries, "grad", "out", &block->provider.grad[node]);
+        if (block->bf16.param[node][i].data != NULL) H3_TRY(add_entry(entries, "param", i == 0 ? "0" : "1", &block->bf16.param[node][i]));
+    if (node != H3_NODE_ADALN) H3_TRY(add_entry(entries, "grad", "out", &block->provider.grad[node]));
     for (int i = 0; node == H3_NODE_ADALN && i < H3_ROW_GRADS; i++) {
         char number[4];
         snprintf(number, sizeof number, "%d", i);
-        add_entry(entries, "row_grad", number, &block->provider.row_grad[i]);
+        H3_TRY(add_entry(entries, "row_grad", number, &block->provider.row_grad[i]));
     }
+    return H3_OK;
 }
 
 static h3_status describe(const h3_gate_block *block, int32_t node, cJSON **out)
@@ -90,10 +96,11 @@ h3_status h3_node_case_write(h3_gate_block *block, int32_t node)
     cJSON *metadata = NULL;
     char path[H3_PATH_MAX], *image = NULL;
     size_t size;
-    collect(block, node, &entries);
-    H3_TRY(describe(block, node, &metadata));
-    h3_status status = h3_safetensors_build(&image, &size, entries.items, entries.count, metadata);
+    h3_status status = collect(block, node, &entries);
+    if (status == H3_OK) status = describe(block, node, &metadata);
+    if (status == H3_OK) status = h3_safetensors_build(&image, &size, entries.items, entries.count, metadata);
     cJSON_Delete(metadata);
+    for (size_t i = 0; i < entries.count; i++) h3_device_return(&entries.items[i].tensor, entries.device);
     H3_TRY(status);
     snprintf(record->case_path, sizeof record->case_path, "cases/%s.%s.safetensors", block->layout->name, h3_nodes[node].name);
     record->case_size = (int64_t)size;
@@ -110,6 +117,7 @@ typedef struct replay {
     cJSON *metadata;
     const char *node, *layout, *provider, *library, *op;
     h3_config config;
+    const h3_device *device;
     h3_library provider_library;
     h3_bindings bindings;
     h3_tensor values[H3_MAX_IN + 1];
@@ -132,11 +140,18 @@ static h3_status read_texts(replay *r, const char *path)
     return h3_config_parse(&r->config, config, strlen(config), path);
 }
 
-static h3_status read_named(h3_tensor *out, const replay *r, const char *prefix, const char *name)
+/* Onto the device, in the stored type or, when there is one, in `dtype`. */
+static h3_status read_named(h3_tensor *out, const replay *r, const char *prefix, const char *name, int32_t dtype)
 {
     char full[64];
+    h3_tensor stored, host = {0};
     snprintf(full, sizeof full, "%s.%.48s", prefix, name);
-    return h3_safetensors_read(out, &r->file, full, H3_NONE, 0, NULL);
+    H3_TRY(h3_safetensors_read(&stored, &r->file, full, H3_NONE, 0, NULL));
+    h3_status status = h3_tensor_convert(&host, &stored, dtype == H3_NONE ? stored.dtype : dtype);
+    if (status == H3_OK) status = h3_device_upload(out, r->device, &host);
+    h3_tensor_free(&stored);
+    h3_tensor_free(&host);
+    return status;
 }
 
 static h3_status read_tensors(replay *r, h3_gate_block *block, int32_t node)
@@ -145,22 +160,22 @@ static h3_status read_tensors(replay *r, h3_gate_block *block, int32_t node)
     r->value_count = needed_values(node, values);
     block->provider.batch = 1;
     for (int i = 0; i < r->value_count; i++) {
-        H3_TRY(read_named(&r->values[i], r, "value", value_name(values[i])));
+        H3_TRY(read_named(&r->values[i], r, "value", value_name(values[i]), H3_NONE));
         block->provider.value[values[i]] = r->values[i];
     }
     for (int i = 0; i < 2; i++) {
         if (h3_nodes[node].param[i].suffix == NULL) continue;
-        H3_TRY(read_named(&block->bf16.param[node][i], r, "param", i == 0 ? "0" : "1"));
+        H3_TRY(read_named(&block->bf16.param[node][i], r, "param", i == 0 ? "0" : "1", H3_NONE));
         if (block->bf16.param[node][i].dtype != H3_BF16) return h3_error(H3_INTEGRITY, "the case's param.%d is not bfloat16; make the case again", i);
-        H3_TRY(h3_tensor_convert(&block->fp32.param[node][i], &block->bf16.param[node][i], H3_F32));
+        H3_TRY(read_named(&block->fp32.param[node][i], r, "param", i == 0 ? "0" : "1", H3_F32));
     }
-    if (node != H3_NODE_ADALN) return read_named(&block->provider.grad[node], r, "grad", "out");
+    if (node != H3_NODE_ADALN) return read_named(&block->provider.grad[node], r, "grad", "out", H3_NONE);
     for (int i = 0; i < H3_ROW_GRADS; i++) {
         char number[4];
         snprintf(number, sizeof number, "%d", i);
-        H3_TRY(read_named(&block->provider.row_grad[i], r, "row_grad", number));
+        H3_TRY(read_named(&block->provider.row_grad[i], r, "row_grad", number, H3_NONE));
     }
-    return h3_tensor_convert(&block->temb, &block->provider.value[H3_VALUE_TEMB], H3_F32);
+    return read_named(&block->temb, r, "value", value_name(H3_VALUE_TEMB), H3_F32);
 }
 
 /* --- a case comes from anywhere: what operators are given must have the shapes that they may rely on ----------------------- */
@@ -199,14 +214,19 @@ static int good_value(const h3_tensor *tensor, int32_t value, int64_t rows, cons
     }
 }
 
-static h3_status check_index(const h3_gate_block *block, const char *path)
+static h3_status check_index(const replay *r, const h3_gate_block *block, const char *path)
 {
-    const h3_tensor *index = &block->provider.value[H3_VALUE_INDEX], *table = &block->provider.value[H3_NODE_ADALN];
-    const int32_t *row = index->data;
+    const h3_tensor *table = &block->provider.value[H3_NODE_ADALN];
+    h3_tensor index;
+    h3_status status = H3_OK;
     int64_t end = table->data != NULL ? table->shape[0] : INT32_MAX;
-    for (int64_t i = 0; i < index->shape[0]; i++)
-        if (row[i] < 0 || row[i] >= end) return h3_error(H3_INTEGRITY, "%s: value.index[%lld] is %d, which is no row of the table", path, (long long)i, row[i]);
-    return H3_OK;
+    H3_TRY(h3_device_download(&index, r->device, &block->provider.value[H3_VALUE_INDEX]));
+    const int32_t *row = index.data;
+    for (int64_t i = 0; i < index.shape[0] && status == H3_OK; i++)
+        if (row[i] < 0 || row[i] >= end)
+            status = h3_error(H3_INTEGRITY, "%s: value.index[%lld] is %d, which is no row of the table", path, (long long)i, row[i]);
+    h3_tensor_free(&index);
+    return status;
 }
 
 static h3_status check_params(const replay *r, const h3_gate_block *block, int32_t node, const char *path)
@@ -235,7 +255,7 @@ static h3_status check_shapes(const replay *r, const h3_gate_block *block, int32
     int64_t rows = index->rank == 1 ? index->shape[0] : 0;
     for (int i = 0; i < count; i++)
         if (!good_value(&block->provider.value[values[i]], values[i], rows, &r->config)) return wrong_shape(path, "value", value_name(values[i]));
-    H3_TRY(check_index(block, path));
+    H3_TRY(check_index(r, block, path));
     H3_TRY(check_params(r, block, node, path));
     if (node != H3_NODE_ADALN && !is_rows(&block->provider.grad[node], rows, h3_node_width(node, &r->config), &r->config))
         return wrong_shape(path, "grad", "out");
@@ -250,21 +270,24 @@ static h3_status open_case(replay *r, const char *path, h3_gate_block *block, in
     H3_TRY(read_texts(r, path));
     *node = h3_node_find(r->node);
     if (*node < 0) return h3_error(H3_INTEGRITY, "%s names node \"%.40s\", which no block has", path, r->node);
-    H3_TRY(read_tensors(r, block, *node));
-    H3_TRY(check_shapes(r, block, *node, path));
     H3_TRY(h3_library_open(&r->provider_library, r->provider));
     H3_TRY(h3_library_open(&r->bindings.libraries[0], r->library));
     r->bindings.library_count = 1;
+    H3_TRY(h3_bindings_require(&r->bindings, r->provider_library.table->device));
+    H3_TRY(h3_device_open(h3_device_name(r->provider_library.table->device), 0, &r->device));
+    block->engine.device = r->device;
+    H3_TRY(read_tensors(r, block, *node));
+    H3_TRY(check_shapes(r, block, *node, path));
     H3_TRY(h3_library_find(&r->bindings.operators[*node], &r->bindings.libraries[0], r->node, r->op));
     for (int32_t i = 0; i < H3_NODE_COUNT; i++) H3_TRY(h3_library_find(&block->provider_operators[i], &r->provider_library, h3_nodes[i].name, NULL));
     return H3_OK;
 }
 
-static void mark_cells(h3_layout_record *record, int32_t node, const h3_operator *op)
+static void mark_cells(h3_layout_record *record, int32_t device, int32_t node, const h3_operator *op)
 {
     for (int direction = 0; direction < 2; direction++)
         for (int kind = 0; kind < H3_CHECK_KINDS; kind++)
-            if (kind != H3_CHECK_CHAINED && kind != H3_CHECK_PROCESS && h3_check_exists(node, direction, kind, op))
+            if (kind != H3_CHECK_CHAINED && kind != H3_CHECK_PROCESS && h3_check_exists(device, node, direction, kind, op))
                 record->node[node].cell[direction][kind].state = H3_CELL_NOT_RUN;
 }
 
@@ -275,25 +298,25 @@ static h3_status run(replay *r, h3_gate_block *block, int32_t node, h3_layout_re
     block->only_node = node;
     block->bf16.dtype = H3_BF16;
     block->fp32.dtype = H3_F32;
-    h3_engine_init(&block->engine, &r->config, h3_device_cpu(), &r->provider_library);
-    mark_cells(record, node, r->bindings.operators[node]);
+    h3_engine_init(&block->engine, &r->config, r->device, &r->provider_library);
+    mark_cells(record, r->device->kind, node, r->bindings.operators[node]);
     record->ran = 1;
     return h3_gate_run_isolated(block);
 }
 
 h3_status h3_node_case_run(const char *path, h3_layout_record *record, int32_t *node)
 {
-    replay r = {0};
+    replay r = {.device = h3_device_cpu()};
     h3_plan_layout layout = {.name = ""};
     h3_gate gate = {.provider = &r.provider_library, .candidate = &r.bindings};
     h3_gate_block block = {.gate = &gate, .layout = &layout, .record = record};
     memset(record, 0, sizeof *record);
-    block.engine.device = h3_device_cpu();
+    block.engine.device = r.device;
     h3_status status = open_case(&r, path, &block, node);
     if (status == H3_OK) status = run(&r, &block, *node, record);
     free(gate.digests);
     h3_gate_block_free(&block);
-    for (int i = 0; i < r.value_count; i++) h3_tensor_free(&r.values[i]);
+    for (int i = 0; i < r.value_count; i++) h3_device_free(&r.values[i], r.device);
     h3_bindings_close(&r.bindings);
     h3_library_close(&r.provider_library);
     cJSON_Delete(r.metadata);

@@ -205,6 +205,12 @@ h3_status h3_plan_read(h3_plan *plan, const char *path)
     return status;
 }
 
+void h3_plan_for_device(h3_plan *plan, const char *device)
+{
+    h3_text_for_device(cJSON_GetObjectItemCaseSensitive(plan->json, "provider")->valuestring, device);
+    h3_bindings_for_device(plan->candidate, device);
+}
+
 void h3_plan_free(h3_plan *plan)
 {
     free(plan->text);

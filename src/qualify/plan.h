@@ -44,6 +44,9 @@ typedef struct h3_plan {
 h3_status h3_plan_read(h3_plan *plan, const char *path);
 void h3_plan_free(h3_plan *plan);
 
+/* Libraries named with {device} become those of `device`, "cpu" or "cuda". The plan's identity stays the same. */
+void h3_plan_for_device(h3_plan *plan, const char *device);
+
 /* Resolves a path named in the plan as said above. */
 h3_status h3_plan_path(char out[H3_PATH_MAX], const h3_plan *plan, const char *path);
 

@@ -169,7 +169,7 @@ static h3_status one_precision(h3_reference *reference, int32_t precision, int r
     size_t count = reference->plan->layout_count * (size_t)(1 + repeats);
     H3_TRY(h3_alloc(&memory, count, sizeof(flow), "passes"));
     flow *flows = memory;
-    h3_status status = h3_model_open(&model, reference->weights, precision, reference->provider, NULL, first, blocks);
+    h3_status status = h3_model_open(&model, reference->weights, reference->device, precision, reference->provider, NULL, first, blocks);
     if (status == H3_OK) {
         h3_ranks_attach(reference->ranks, &model);
         status = prepare_flows(reference, &model, precision, flows, count);

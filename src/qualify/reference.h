@@ -10,6 +10,7 @@ typedef struct h3_reference {
     h3_ranks *ranks;
     const h3_plan *plan;
     const h3_weights *weights;
+    const h3_device *device;
     const h3_library *provider;
     const char *run_folder;
     h3_progress *progress; /* counts block passes; h3_reference_steps in all */

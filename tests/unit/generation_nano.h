@@ -47,7 +47,7 @@ static inline void nano_open(nano *n, int32_t precision, int64_t points, size_t 
     nano_settings(&n->generation, points, seed_count);
     assert_good(h3_weights_synthetic(&n->weights, &n->config, 0));
     assert_good(h3_library_open(&n->provider, "libh3_provider_cpu.so"));
-    assert_good(h3_model_open(&n->model, n->weights, precision, &n->provider, operators, 0, n->config.num_layers));
+    assert_good(h3_model_open(&n->model, n->weights, NULL, precision, &n->provider, operators, 0, n->config.num_layers));
     assert_good(h3_generation_inputs_new(&n->inputs, &n->generation, &n->config));
 }
 

@@ -13,6 +13,7 @@
 
 typedef struct comparison {
     golden_result *result;
+    const h3_device *device;
     golden_mode mode;
     double fp32_bound;
     const char *disturb;
@@ -144,7 +145,7 @@ static h3_status run(comparison *c, const char *folder, h3_weights *weights, con
     h3_sink sink = {compare, NULL, c};
     snprintf(path, sizeof path, "%.4000s/case.safetensors", folder);
     H3_TRY(h3_case_read(&item, path));
-    h3_status status = h3_model_open(&model, weights, c->mode == GOLDEN_FP32 ? H3_F32 : H3_BF16, provider, bindings != NULL ? bindings->operators : NULL, 0,
+    h3_status status = h3_model_open(&model, weights, c->device, c->mode == GOLDEN_FP32 ? H3_F32 : H3_BF16, provider, bindings != NULL ? bindings->operators : NULL, 0,
                                      h3_weights_config(weights)->num_layers);
     if (status == H3_OK) status = h3_model_forward(&model, &item.sequence, &sink, &pass, NULL, NULL);
     if (status == H3_OK) status = h3_model_backward(&model, pass, &sink);
@@ -156,17 +157,24 @@ static h3_status run(comparison *c, const char *folder, h3_weights *weights, con
 
 h3_status golden_run(golden_result *out, const char *name, golden_mode mode, double fp32_bound, const char *disturb)
 {
-    char folder[H3_PATH_MAX];
-    comparison c = {.result = out, .mode = mode, .fp32_bound = fp32_bound, .disturb = disturb};
+    return golden_run_on(out, h3_device_cpu(), name, mode, fp32_bound, disturb);
+}
+
+h3_status golden_run_on(golden_result *out, const h3_device *device, const char *name, golden_mode mode, double fp32_bound, const char *disturb)
+{
+    char folder[H3_PATH_MAX], provider_name[] = "libh3_provider_{device}.so", candidate_name[] = "libh3_candidate_{device}.so";
+    comparison c = {.result = out, .device = device, .mode = mode, .fp32_bound = fp32_bound, .disturb = disturb};
     h3_weights *weights = NULL;
     h3_library provider = {0};
     h3_bindings bindings = {0};
     memset(out, 0, sizeof *out);
     golden_folder(folder, name);
+    h3_text_for_device(provider_name, h3_device_name(device->kind));
+    h3_text_for_device(candidate_name, h3_device_name(device->kind));
     h3_status status = open_expected(&c, folder, name);
     if (status == H3_OK) status = open_weights(&weights, folder);
-    if (status == H3_OK) status = h3_library_open(&provider, "libh3_provider_cpu.so");
-    if (status == H3_OK && mode == GOLDEN_CANDIDATE) status = h3_bindings_single(&bindings, "libh3_candidate_cpu.so");
+    if (status == H3_OK) status = h3_library_open(&provider, provider_name);
+    if (status == H3_OK && mode == GOLDEN_CANDIDATE) status = h3_bindings_single(&bindings, candidate_name);
     if (status == H3_OK) status = run(&c, folder, weights, &provider, mode == GOLDEN_CANDIDATE ? &bindings : NULL);
     if (status == H3_OK) out->expected = count_expected(&c);
     h3_bindings_close(&bindings);

@@ -22,5 +22,7 @@ const char *golden_folder(char out[H3_PATH_MAX], const char *name);
 /* Runs one case; `operators` NULL means the provider. `fp32_bound` for GOLDEN_FP32. `disturb` names a tensor whose values are scaled by
  * 1.02 before the comparison ("" for none), to see the check fail. */
 h3_status golden_run(golden_result *out, const char *name, golden_mode mode, double fp32_bound, const char *disturb);
+/* The same on another device than the CPU, with its libraries. */
+h3_status golden_run_on(golden_result *out, const h3_device *device, const char *name, golden_mode mode, double fp32_bound, const char *disturb);
 
 #endif

@@ -70,7 +70,7 @@ static void run_model(setting *s, capture *c)
     h3_model model;
     h3_pass *pass;
     h3_sink sink = {keep, NULL, c};
-    must(h3_model_open(&model, s->weights, H3_BF16, &s->provider, NULL, 0, h3_weights_config(s->weights)->num_layers));
+    must(h3_model_open(&model, s->weights, NULL, H3_BF16, &s->provider, NULL, 0, h3_weights_config(s->weights)->num_layers));
     must(h3_model_forward(&model, &s->item.sequence, &sink, &pass, NULL, NULL));
     must(h3_model_backward(&model, pass, &sink));
     h3_pass_free(pass, &model);
@@ -91,7 +91,7 @@ static void run_block(setting *s, int64_t number, h3_layout_record *record)
         must(h3_library_find(&block.provider_operators[node], &s->provider, h3_nodes[node].name, NULL));
         for (int direction = 0; direction < 2; direction++)
             for (int kind = 0; kind < H3_CHECK_CHAINED; kind++)
-                if (h3_check_exists(node, direction, kind, s->candidate.operators[node])) record->node[node].cell[direction][kind].state = H3_CELL_NOT_RUN;
+                if (h3_check_exists(H3_DEVICE_CPU, node, direction, kind, s->candidate.operators[node])) record->node[node].cell[direction][kind].state = H3_CELL_NOT_RUN;
     }
     block.inputs.sequence = s->item.sequence;
     block.inputs.layout.rows = s->item.sequence.rows;

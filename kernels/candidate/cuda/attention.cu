@@ -1,0 +1,168 @@
+/*
+ * Full attention, forward: o = softmax(q k^T / sqrt(D)) v for every head, saved[0] = log-sum-exp [B, N, Rq].
+ *
+ * Contract attention-tc-k16-kv64-online-v1, for each query row by itself; tiles of 64 keys, ascending:
+ *     s_j = chain of k16 tensor-core steps over d, starting at +0
+ *     m' = max(m, max of the tile's s_j), m = -inf at first;  t = exp2(c (m - m')) with c = alpha log2(e)
+ *     p_j = exp2(fma(s_j, c, -(m' c))), P_j = bf(p_j)
+ *     the sums of p_j and of P_j: four threads take the columns 8 i + 2 n and 8 i + 2 n + 1 (n = 0..3), i ascending; a thread's
+ *     sum is multiplied by t and adds them in turn
+ *     o_d = t o_d, then the chain goes on with k16 steps over the tile's P_j v_jd, j ascending
+ * At the end the four threads' sums meet as (0 + 1) + (2 + 3); o_d = bf(o_d / sum of P), lse = alpha m + log(sum of p).
+ * The row is normalised by the sum of what was multiplied, so its weights add up to one: that error is smaller than with the
+ * sum of p, at every sharpness. t is applied always, never by a vote, so a row does not see its neighbours.
+ */
+#include "attention.cuh"
+
+namespace {
+
+constexpr int KEYS = 64;
+
+template <int DEPTH> struct forward_memory {
+    static constexpr int QUERY = H3_OWN_ROWS * DEPTH, TILE = KEYS * DEPTH; /* elements; keys and values in two buffers each */
+    static constexpr size_t SHARED = (size_t)(QUERY + 4 * TILE) * sizeof(uint16_t);
+};
+
+/* Running state of the two rows (lane / 4 and + 8) that a lane works on. */
+struct softmax_state {
+    float largest[2], sum[2], rounded_sum[2];
+};
+
+/* Scores of a tile become rounded probabilities; returns in `turn` what the older sums are multiplied by. */
+__device__ __forceinline__ void update_softmax(softmax_state &state, float (&scores)[KEYS / 8][4], uint32_t (&weights)[KEYS / 8][2], float (&turn)[2],
+                                               float octaves)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float largest = state.largest[half];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(H3_FULL_WARP, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(H3_FULL_WARP, largest, 2));
+        turn[half] = exp2f(octaves * (state.largest[half] - largest));
+        state.largest[half] = largest;
+        const float offset = -(largest * octaves);
+        float sum = state.sum[half] * turn[half], rounded_sum = state.rounded_sum[half] * turn[half];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++) {
+            const float first = exp2f(fmaf(scores[j][2 * half], octaves, offset)), second = exp2f(fmaf(scores[j][2 * half + 1], octaves, offset));
+            const uint32_t pair = h3_bf_pair(first, second);
+            weights[j][half] = pair;
+            sum = sum + first;
+            sum = sum + second;
+            rounded_sum = rounded_sum + __uint_as_float(pair << 16);
+            rounded_sum = rounded_sum + __uint_as_float(pair & 0xffff0000u);
+        }
+        state.sum[half] = sum;
+        state.rounded_sum[half] = rounded_sum;
+    }
+}
+
+__device__ __forceinline__ float quad_sum(float sum)
+{
+    sum = sum + __shfl_xor_sync(H3_FULL_WARP, sum, 1);
+    return sum + __shfl_xor_sync(H3_FULL_WARP, sum, 2);
+}
+
+/* Keys at and behind `count` of a tile get the score -inf, so the probability +0. */
+__device__ __forceinline__ void mask_keys(float (&scores)[KEYS / 8][4], int64_t count, int lane)
+{
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            if (8 * j + lane % 4 * 2 + e % 2 >= count) scores[j][e] = -INFINITY;
+        }
+    }
+}
+
+template <int DEPTH> __device__ __forceinline__ void finish_rows(const h3_head_work &w, int64_t head, const h3_head_rows &queries, int64_t first,
+                                                                 uint16_t *staging, const softmax_state &state, float (&out)[DEPTH / 8][4], int lane)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float sum = quad_sum(state.sum[half]), rounded_sum = quad_sum(state.rounded_sum[half]);
+        const int64_t row = first + (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * half;
+#pragma unroll
+        for (int j = 0; j < DEPTH / 8; j++) {
+            out[j][2 * half] = out[j][2 * half] / rounded_sum;
+            out[j][2 * half + 1] = out[j][2 * half + 1] / rounded_sum;
+        }
+        if (lane % 4 == 0 && row < w.a.queries) w.a.lse[head * w.a.queries + row] = w.a.alpha * state.largest[half] + logf(sum);
+    }
+    h3_write_rows<DEPTH>(w.a.out, staging, queries, first, out, lane, w.whole_rows);
+}
+
+template <int DEPTH> __global__ void __launch_bounds__(H3_HEAD_THREADS, 1) attention_kernel(h3_head_work w)
+{
+    typedef forward_memory<DEPTH> memory;
+    uint16_t *query = reinterpret_cast<uint16_t *>(h3_shared_memory());
+    uint16_t *key = query + memory::QUERY, *value = key + 2 * memory::TILE;
+    const int lane = (int)threadIdx.x % 32, own = (int)threadIdx.x / 32 * 16;
+    int64_t head, tile;
+    h3_divide(blockIdx.x, w.tiles, &head, &tile);
+    const int64_t first = tile * H3_OWN_ROWS;
+    const h3_head_rows queries(w.a, head, w.a.queries), keys(w.a, head, w.a.keys);
+    const bool works = first + own < w.a.queries; /* a warp without rows only helps to load */
+    const int64_t steps = (w.a.keys + KEYS - 1) / KEYS;
+
+    h3_load_rows<H3_OWN_ROWS, DEPTH>(query, w.a.q, queries, first, w.whole_rows);
+    h3_load_rows<KEYS, DEPTH>(key, w.a.k, keys, 0, w.whole_rows);
+    h3_copy_commit();
+    h3_load_rows<KEYS, DEPTH>(value, w.a.v, keys, 0, w.whole_rows);
+    h3_copy_commit();
+    uint32_t left[DEPTH / 16][4];
+    float out[DEPTH / 8][4] = {};
+    softmax_state state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}, {0.0f, 0.0f}};
+    for (int64_t step = 0; step < steps; step++) {
+        const int buffer = (int)(step % 2);
+        uint32_t weights[KEYS / 8][2];
+        h3_copy_wait<1>();
+        __syncthreads(); /* this tile's keys have come; the other buffer's were used up before the values of the last tile */
+        if (step == 0) {
+#pragma unroll
+            for (int i = 0; i < DEPTH / 16; i++) h3_load_left<DEPTH / 8>(left[i], query, own, i, lane);
+        }
+        if (step + 1 < steps) h3_load_rows<KEYS, DEPTH>(key + (1 - buffer) * memory::TILE, w.a.k, keys, (step + 1) * KEYS, w.whole_rows);
+        h3_copy_commit();
+        if (works) {
+            float scores[KEYS / 8][4], turn[2];
+            h3_dot_rows<DEPTH, KEYS>(scores, left, key + buffer * memory::TILE, lane);
+            if ((step + 1) * KEYS > w.a.keys) mask_keys(scores, w.a.keys - step * KEYS, lane);
+            update_softmax(state, scores, weights, turn, w.octaves);
+#pragma unroll
+            for (int j = 0; j < DEPTH / 8; j++) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) out[j][e] = out[j][e] * turn[e / 2];
+            }
+        }
+        h3_copy_wait<1>();
+        __syncthreads(); /* this tile's values have come */
+        if (step + 1 < steps) h3_load_rows<KEYS, DEPTH>(value + (1 - buffer) * memory::TILE, w.a.v, keys, (step + 1) * KEYS, w.whole_rows);
+        h3_copy_commit();
+        if (works) h3_add_rows<DEPTH, KEYS>(out, weights, value + buffer * memory::TILE, lane);
+    }
+    h3_copy_wait<0>();
+    if (works) finish_rows<DEPTH>(w, head, queries, first, query, state, out, lane);
+}
+
+template <int DEPTH> int launch(h3_call *call, const h3_head_work &w, int64_t ctas)
+{
+    return h3_launch(call, "attention", attention_kernel<DEPTH>, dim3((unsigned)ctas), H3_HEAD_THREADS, forward_memory<DEPTH>::SHARED, w);
+}
+
+} // namespace
+
+extern "C" int h3_attention_run_forward(h3_call *call, const h3_attention *a)
+{
+    h3_head_work w;
+    w.a = *a;
+    w.tiles = h3_groups(a->queries, H3_OWN_ROWS);
+    w.octaves = a->alpha * H3_LOG2_E;
+    w.whole_rows = h3_whole_rows(a);
+    const int64_t ctas = a->batch * a->heads * w.tiles;
+    if (a->head_dim <= 16) return launch<16>(call, w, ctas);
+    if (a->head_dim <= 32) return launch<32>(call, w, ctas);
+    if (a->head_dim <= 64) return launch<64>(call, w, ctas);
+    return launch<128>(call, w, ctas);
+}

@@ -1,0 +1,196 @@
+#include "graph/device_cuda.h"
+
+#ifdef H3_CUDA
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+/* One piece of GPU memory: in use, or waiting in the pool. */
+typedef struct piece {
+    void *memory;
+    size_t bytes;
+    int used;
+} piece;
+
+static struct {
+    h3_device device;
+    int opened;
+    piece *pieces; /* in the order of their addresses */
+    size_t count, capacity;
+    size_t taken, most;
+} gpu;
+
+static h3_status failed(cudaError_t code, const char *what)
+{
+    return h3_error(H3_ENVIRONMENT, "GPU %d: %s: %s; look at the GPU with nvidia-smi and run again", gpu.device.index, what, cudaGetErrorString(code));
+}
+
+static h3_status succeeded(cudaError_t code, const char *what) { return code == cudaSuccess ? H3_OK : failed(code, what); }
+
+static cudaStream_t stream(void) { return gpu.device.stream; }
+
+static h3_status synchronize(const char *what) { return succeeded(cudaStreamSynchronize(stream()), what); }
+
+/* Sizes repeat from block to block: nearby ones are made equal, so that a released piece fits the next request. */
+static size_t round_up(size_t bytes)
+{
+    const size_t small = 512, large = (size_t)2 << 20, step = bytes < large / 2 ? small : large;
+    return (bytes + step - 1) / step * step;
+}
+
+/* The number of the first piece at or behind an address. */
+static size_t place_of(const void *memory)
+{
+    size_t low = 0, high = gpu.count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)gpu.pieces[middle].memory < (uintptr_t)memory) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static h3_status make_room(void)
+{
+    if (gpu.count < gpu.capacity) return H3_OK;
+    size_t capacity = gpu.capacity ? 2 * gpu.capacity : 256;
+    piece *larger = realloc(gpu.pieces, capacity * sizeof *larger);
+    if (larger == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the list of %zu pieces of GPU memory", capacity);
+    gpu.pieces = larger;
+    gpu.capacity = capacity;
+    return H3_OK;
+}
+
+/* The smallest piece of the pool that holds `bytes` and wastes at most an eighth. */
+static piece *find_released(size_t bytes)
+{
+    piece *best = NULL;
+    for (size_t i = 0; i < gpu.count; i++) {
+        piece *p = &gpu.pieces[i];
+        if (!p->used && p->bytes >= bytes && p->bytes <= bytes + bytes / 8 && (best == NULL || p->bytes < best->bytes)) best = p;
+    }
+    return best;
+}
+
+/* Returns the pool to the GPU. */
+static h3_status empty_pool(void)
+{
+    size_t kept = 0;
+    H3_TRY(synchronize("finishing before memory is returned"));
+    for (size_t i = 0; i < gpu.count; i++) {
+        piece p = gpu.pieces[i];
+        if (p.used) gpu.pieces[kept++] = p;
+        else if (cudaFree(p.memory) == cudaSuccess) gpu.taken -= p.bytes;
+    }
+    gpu.count = kept;
+    return H3_OK;
+}
+
+static h3_status out_of_memory(size_t bytes)
+{
+    size_t available = 0, total = 0;
+    cudaMemGetInfo(&available, &total);
+    return h3_error(H3_ENVIRONMENT,
+                    "GPU %d has too little memory: %zu bytes more are needed, %zu of %zu are free; use a smaller layout, more ranks, or a GPU that nobody else uses",
+                    gpu.device.index, bytes, available, total);
+}
+
+static h3_status take_new(void **out, size_t bytes)
+{
+    H3_TRY(make_room());
+    cudaError_t code = cudaMalloc(out, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* it is dealt with here */
+        H3_TRY(empty_pool());
+        code = cudaMalloc(out, bytes);
+    }
+    if (code == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return out_of_memory(bytes);
+    }
+    H3_TRY(succeeded(code, "cudaMalloc"));
+    size_t place = place_of(*out);
+    for (size_t i = gpu.count; i > place; i--) gpu.pieces[i] = gpu.pieces[i - 1];
+    gpu.pieces[place] = (piece){*out, bytes, 1};
+    gpu.count++;
+    gpu.taken += bytes;
+    if (gpu.taken > gpu.most) gpu.most = gpu.taken;
+    return H3_OK;
+}
+
+static h3_status allocate(void **out, size_t bytes)
+{
+    *out = NULL;
+    if (bytes == 0) return H3_OK;
+    size_t rounded = round_up(bytes);
+    if (rounded < bytes) return out_of_memory(bytes);
+    piece *released = find_released(rounded);
+    if (released == NULL) return take_new(out, rounded);
+    released->used = 1;
+    *out = released->memory;
+    return H3_OK;
+}
+
+static void release(void *memory)
+{
+    size_t place = place_of(memory);
+    if (memory != NULL && place < gpu.count && gpu.pieces[place].memory == memory) gpu.pieces[place].used = 0;
+}
+
+static h3_status transfer(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *what)
+{
+    H3_TRY(succeeded(cudaMemcpyAsync(to, from, bytes, kind, stream()), what));
+    return kind == cudaMemcpyDeviceToDevice ? H3_OK : synchronize(what);
+}
+
+static h3_status to_host(void *host, const void *device, size_t bytes) { return transfer(host, device, bytes, cudaMemcpyDeviceToHost, "copy to the host"); }
+static h3_status from_host(void *device, const void *host, size_t bytes) { return transfer(device, host, bytes, cudaMemcpyHostToDevice, "copy from the host"); }
+static h3_status copy(void *to, const void *from, size_t bytes) { return transfer(to, from, bytes, cudaMemcpyDeviceToDevice, "copy"); }
+static h3_status fill(void *memory, int byte, size_t bytes) { return succeeded(cudaMemsetAsync(memory, byte, bytes, stream()), "fill"); }
+static h3_status health(void) { return synchronize("finishing what was started"); }
+
+h3_status h3_cuda_open(int index, const h3_device **out)
+{
+    int count = h3_cuda_count();
+    cudaStream_t own;
+    if (count == 0) return h3_error(H3_ENVIRONMENT, "this machine has no usable GPU; look with nvidia-smi, or use --device cpu");
+    if (index < 0 || index >= count) return h3_error(H3_ENVIRONMENT, "this machine has no GPU %d, it has %d; start fewer ranks on it", index, count);
+    if (gpu.opened && gpu.device.index != index) return h3_error(H3_USAGE, "this process works on GPU %d already; one process has one GPU", gpu.device.index);
+    if (!gpu.opened) {
+        gpu.device = (h3_device){H3_DEVICE_CUDA, index, NULL, allocate, release, to_host, from_host, copy, fill, health};
+        H3_TRY(succeeded(cudaSetDevice(index), "cudaSetDevice"));
+        H3_TRY(succeeded(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate"));
+        gpu.device.stream = own;
+        gpu.opened = 1;
+    }
+    *out = &gpu.device;
+    return H3_OK;
+}
+
+int h3_cuda_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
+}
+
+void h3_cuda_memory(size_t *taken, size_t *most)
+{
+    *taken = gpu.taken;
+    *most = gpu.most;
+}
+
+#else
+
+h3_status h3_cuda_open(int index, const h3_device **out)
+{
+    (void)index;
+    (void)out;
+    return h3_error(H3_ENVIRONMENT, "this build has no CUDA; build with make CUDA=1 on a machine with the toolkit");
+}
+
+int h3_cuda_count(void) { return 0; }
+
+void h3_cuda_memory(size_t *taken, size_t *most) { *taken = *most = 0; }
+
+#endif

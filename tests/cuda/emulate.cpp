@@ -1,0 +1,382 @@
+/* The emulated GPU: coroutines, what threads do together, asynchronous copies, and time. */
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <ucontext.h>
+
+#include <vector>
+
+#include "h3/operator.h"
+
+#include "emulate.h"
+
+extern "C" float h3_tensor_core_step(const uint16_t a[16], const uint16_t b[16], float c);
+
+/* Where there is a device memory apart (emulate_memory.cpp): opens it to kernels, and closes it. */
+extern void h3_emulated_memory(bool open) __attribute__((weak));
+
+h3_emulated_thread h3_emulated;
+
+namespace {
+
+constexpr unsigned WARP = 32;
+constexpr size_t STACK = 256 * 1024;
+
+/* H3_EMULATE_ORDER: a warp runs ahead as far as barriers let it, then the next one; or warps take short turns at random. Asynchronous copies land
+ * when they are issued, or as late as when they are waited for. */
+enum { FORWARD_EARLY, REVERSE_EARLY, FORWARD_LATE, REVERSE_LATE, RANDOM_LATE, ORDERS };
+
+struct copy16 {
+    uint16_t *to;
+    const uint16_t *from;
+    bool valid;
+};
+
+struct fiber {
+    ucontext_t context; /* only for its first start; from then on jumps are enough, and cost no system call */
+    jmp_buf place;
+    std::vector<char> stack;
+    std::vector<std::vector<copy16>> groups; /* of copies still to land; the last one is open */
+    unsigned barrier = 0, meeting = 0;       /* how many this thread has passed */
+    bool started = false, done = false;
+    const char *where = "";
+};
+
+/* What the lanes of a warp do together. */
+struct warp_state {
+    void *lanes[WARP];
+    const char *what = nullptr;
+    unsigned arrived = 0, meetings = 0;
+};
+
+std::vector<fiber> fibers;
+std::vector<warp_state> warps;
+std::vector<char> shared_memory;
+jmp_buf scheduler;
+unsigned current, thread_count, barrier_arrived, barriers;
+const std::function<void()> *body;
+const char *kernel_name;
+uint64_t random_state = 7;
+
+[[noreturn]] void stop(const char *problem, const char *detail)
+{
+    fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s %s\n", kernel_name, h3_emulated.block.x, h3_emulated.block.y, h3_emulated.block.z,
+            current, problem, detail);
+    abort();
+}
+
+int order()
+{
+    static const char *text = getenv("H3_EMULATE_ORDER");
+    const int chosen = text ? atoi(text) : RANDOM_LATE;
+    return chosen >= 0 && chosen < ORDERS ? chosen : RANDOM_LATE;
+}
+
+bool copies_land_late() { return order() >= FORWARD_LATE; }
+
+void give_way(const char *where)
+{
+    fiber &f = fibers[current];
+    f.where = where;
+    if (_setjmp(f.place) == 0) _longjmp(scheduler, 1);
+}
+
+/* Runs a thread until it gives way. */
+__attribute__((noinline)) void go_on(fiber &f)
+{
+    if (_setjmp(scheduler) != 0) return;
+    if (f.started) _longjmp(f.place, 1);
+    f.started = true;
+    setcontext(&f.context);
+}
+
+void run_fiber()
+{
+    (*body)();
+    for (const auto &group : fibers[current].groups)
+        if (!group.empty()) stop("ends with a copy under way,", "it must wait for it");
+    fibers[current].done = true;
+    _longjmp(scheduler, 1);
+}
+
+/* All lanes of the warp bring `mine`; the last one to come runs `act` for all. */
+void meet(const char *what, void *mine, void (*act)(void *const *lanes))
+{
+    warp_state &warp = warps[current / WARP];
+    if (warp.arrived > 0 && warp.what != what) stop("meets lanes that are at another place:", what);
+    warp.what = what;
+    warp.lanes[current % WARP] = mine;
+    fiber &f = fibers[current];
+    f.meeting++;
+    if (++warp.arrived == WARP) {
+        act(warp.lanes);
+        warp.arrived = 0;
+        warp.meetings++;
+        return;
+    }
+    while (warp.meetings < f.meeting) give_way(what);
+}
+
+struct shuffle {
+    float value, result;
+    int lane; /* where the result comes from */
+};
+
+void act_shuffle(void *const *lanes)
+{
+    for (unsigned i = 0; i < WARP; i++) {
+        shuffle *mine = static_cast<shuffle *>(lanes[i]);
+        mine->result = static_cast<shuffle *>(lanes[mine->lane])->value;
+    }
+}
+
+float exchange(const char *what, unsigned mask, float value, int lane)
+{
+    if (mask != 0xffffffffu) stop("shuffles with some lanes only", "");
+    shuffle mine = {value, 0.0f, lane};
+    meet(what, &mine, act_shuffle);
+    return mine.result;
+}
+
+struct load {
+    const uint16_t *row;
+    uint32_t *result;
+    bool transposed;
+};
+
+void act_load(void *const *lanes)
+{
+    for (unsigned i = 0; i < WARP; i++) {
+        const load *mine = static_cast<load *>(lanes[i]);
+        for (unsigned matrix = 0; matrix < 4; matrix++) {
+            uint32_t pair = 0;
+            for (unsigned e = 0; e < 2; e++) {
+                const unsigned line = mine->transposed ? i % 4 * 2 + e : i / 4, place = mine->transposed ? i / 4 : i % 4 * 2 + e;
+                pair |= (uint32_t) static_cast<load *>(lanes[matrix * 8 + line])->row[place] << 16 * e;
+            }
+            mine->result[matrix] = pair;
+        }
+    }
+}
+
+void load_matrix(const char *what, uint32_t *result, const uint16_t *row, bool transposed)
+{
+    const char *at = reinterpret_cast<const char *>(row), *base = shared_memory.data();
+    if (at < base || at + 16 > base + shared_memory.size() || (at - base) % 16 != 0) stop("loads a fragment outside shared memory or unaligned", what);
+    load mine = {row, result, transposed};
+    meet(what, &mine, act_load);
+}
+
+struct multiply {
+    float *d;
+    const uint32_t *a;
+    uint32_t b[2];
+};
+
+uint16_t half_of(uint32_t pair, unsigned which) { return (uint16_t)(pair >> 16 * which); }
+
+void act_multiply(void *const *lanes)
+{
+    uint16_t a[16][16], b[8][16];
+    for (unsigned i = 0; i < WARP; i++) {
+        const multiply *mine = static_cast<multiply *>(lanes[i]);
+        for (unsigned e = 0; e < 2; e++) {
+            const unsigned k = i % 4 * 2 + e;
+            for (unsigned part = 0; part < 4; part++) a[i / 4 + part % 2 * 8][k + part / 2 * 8] = half_of(mine->a[part], e);
+            for (unsigned part = 0; part < 2; part++) b[i / 4][k + part * 8] = half_of(mine->b[part], e);
+        }
+    }
+    for (unsigned i = 0; i < WARP; i++) {
+        float *d = static_cast<multiply *>(lanes[i])->d;
+        for (unsigned e = 0; e < 4; e++) d[e] = h3_tensor_core_step(a[i / 4 + e / 2 * 8], b[i % 4 * 2 + e % 2], d[e]);
+    }
+}
+
+void act_nothing(void *const *) {}
+
+void land(const copy16 &copy)
+{
+    if (copy.valid) memcpy(copy.to, copy.from, 16);
+    else memset(copy.to, 0, 16);
+}
+
+void start_block(dim3 grid, uint64_t index, size_t shared)
+{
+    h3_emulated.block = {(unsigned)(index % grid.x), (unsigned)(index / grid.x % grid.y), (unsigned)(index / grid.x / grid.y)};
+    shared_memory.assign(shared, (char)0xff);
+    shared_memory.shrink_to_fit();
+    warps.assign((thread_count + WARP - 1) / WARP, warp_state());
+    barrier_arrived = barriers = 0;
+    for (unsigned i = 0; i < thread_count; i++) {
+        fiber &f = fibers[i];
+        f.stack.resize(STACK);
+        f.groups.assign(1, {});
+        f.barrier = f.meeting = 0;
+        f.done = f.started = false;
+        getcontext(&f.context);
+        f.context.uc_stack.ss_sp = f.stack.data();
+        f.context.uc_stack.ss_size = STACK;
+        f.context.uc_link = nullptr;
+        makecontext(&f.context, run_fiber, 0);
+    }
+}
+
+bool can_run(const fiber &f, unsigned index)
+{
+    return !f.done && f.barrier <= barriers && f.meeting <= warps[index / WARP].meetings;
+}
+
+uint32_t random_below(unsigned limit)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(random_state >> 33) % limit;
+}
+
+/* Lets every lane of a warp go on once; how many could. */
+unsigned turn_of(unsigned warp, bool backward)
+{
+    unsigned ran = 0;
+    for (unsigned i = 0; i < WARP; i++) {
+        const unsigned index = warp * WARP + (backward ? WARP - 1 - i : i);
+        if (!can_run(fibers[index], index)) continue;
+        current = index;
+        h3_emulated.thread = {index, 0, 0};
+        ran++;
+        go_on(fibers[index]);
+    }
+    return ran;
+}
+
+bool all_done()
+{
+    for (unsigned i = 0; i < thread_count; i++)
+        if (!fibers[i].done) return false;
+    return true;
+}
+
+void run_block()
+{
+    const unsigned count = thread_count / WARP;
+    const bool backward = order() == REVERSE_EARLY || order() == REVERSE_LATE, random = order() == RANDOM_LATE;
+    while (!all_done()) {
+        unsigned ran = 0;
+        for (unsigned i = 0; i < count; i++) {
+            const unsigned warp = random ? random_below(count) : backward ? count - 1 - i : i;
+            unsigned turns = random ? 1 + random_below(8) : ~0u;
+            for (unsigned lanes; turns-- > 0 && (lanes = turn_of(warp, random ? random_below(2) : backward)) > 0;) ran += lanes;
+        }
+        for (unsigned i = 0; i < count && ran == 0; i++) ran = turn_of(i, false);
+        if (ran > 0) continue;
+        for (current = 0; fibers[current].done;) current++;
+        stop("waits for threads that never come, at", fibers[current].where);
+    }
+}
+
+} // namespace
+
+char *h3_shared_memory() { return shared_memory.data(); }
+
+void __syncthreads()
+{
+    fiber &f = fibers[current];
+    f.barrier++;
+    if (++barrier_arrived == thread_count) {
+        barrier_arrived = 0;
+        barriers++;
+        return;
+    }
+    while (barriers < f.barrier) give_way("a barrier");
+}
+
+void __syncwarp() { meet("__syncwarp", nullptr, act_nothing); }
+
+float __shfl_sync(unsigned mask, float value, int lane) { return exchange("__shfl_sync", mask, value, lane); }
+
+float __shfl_down_sync(unsigned mask, float value, int offset)
+{
+    const int lane = (int)(current % WARP), from = lane + offset < (int)WARP ? lane + offset : lane;
+    return exchange("__shfl_down_sync", mask, value, from);
+}
+
+float __shfl_xor_sync(unsigned mask, float value, int other) { return exchange("__shfl_xor_sync", mask, value, (int)(current % WARP) ^ other); }
+
+void h3_ldmatrix(uint32_t (&r)[4], const uint16_t *row) { load_matrix("ldmatrix", r, row, false); }
+void h3_ldmatrix_transposed(uint32_t (&r)[4], const uint16_t *row) { load_matrix("ldmatrix.trans", r, row, true); }
+
+void h3_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    multiply mine = {d, a, {b0, b1}};
+    meet("mma", &mine, act_multiply);
+}
+
+void h3_copy16(uint16_t *to, const uint16_t *from, bool valid)
+{
+    if ((uintptr_t)to % 16 != 0 || (valid && (uintptr_t)from % 16 != 0)) stop("copies 16 bytes", "from or to an unaligned address");
+    const copy16 copy = {to, from, valid};
+    if (copies_land_late()) fibers[current].groups.back().push_back(copy);
+    else land(copy);
+}
+
+void h3_copy_commit() { fibers[current].groups.push_back({}); }
+
+void h3_copy_wait_for(int groups)
+{
+    auto &pending = fibers[current].groups;
+    while ((int)pending.size() - 1 > groups) {
+        for (const copy16 &copy : pending.front()) land(copy);
+        pending.erase(pending.begin());
+    }
+}
+
+void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &kernel)
+{
+    const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    kernel_name = name;
+    thread_count = threads;
+    if (blocks == 0 || threads == 0 || threads % WARP != 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || shared > 227 * 1024)
+        stop("cannot be launched:", "grid, threads or shared memory");
+    if (fibers.size() < threads) fibers.resize(threads);
+    h3_emulated.threads = dim3(threads);
+    h3_emulated.grid = grid;
+    body = &kernel;
+    if (h3_emulated_memory) h3_emulated_memory(true);
+    for (uint64_t i = 0; i < blocks; i++) {
+        start_block(grid, i, shared);
+        run_block();
+    }
+    if (h3_emulated_memory) h3_emulated_memory(false);
+}
+
+/* ---- timing; the rest of the runtime is emulate_memory.cpp ---- */
+
+static double now()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+extern "C" {
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    *event = (cudaEvent_t) new double(0);
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete (double *)event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
+{
+    *(double *)event = now();
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
+{
+    *milliseconds = (float)(*(double *)end - *(double *)start);
+    return cudaSuccess;
+}
+}
