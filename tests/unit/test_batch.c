@@ -128,6 +128,13 @@ static void test_row_counts(void **state)
     h3_batch_state_free(&out, h3_device_cpu());
 }
 
+static int64_t first_difference(const source *s, const h3_tensor *batched, const h3_batch_variant *variant)
+{
+    int64_t row = -2;
+    assert_good(h3_batch_first_difference(&row, h3_device_cpu(), &s->state.value[H3_VALUE_X], batched, variant, ROWS));
+    return row;
+}
+
 static void test_first_difference(void **state)
 {
     (void)state;
@@ -138,14 +145,14 @@ static void test_first_difference(void **state)
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         assert_good(h3_batch_state(&out, h3_device_cpu(), &s.state, &variants[i], 0));
         h3_tensor *x = &out.value[H3_VALUE_X];
-        assert_int_equal(h3_batch_first_difference(&s.state.value[H3_VALUE_X], x, &variants[i], ROWS), -1);
+        assert_int_equal(first_difference(&s, x, &variants[i]), -1);
         uint16_t *item = (uint16_t *)x->data + variants[i].position * ROWS * WIDTH;
         item[3 * WIDTH + 2] ^= 1; /* row 3 of the item is packed row 3 + offset */
-        assert_int_equal(h3_batch_first_difference(&s.state.value[H3_VALUE_X], x, &variants[i], ROWS), (3 + variants[i].offset) % ROWS);
+        assert_int_equal(first_difference(&s, x, &variants[i]), (3 + variants[i].offset) % ROWS);
         item[3 * WIDTH + 2] ^= 1;
         if (variants[i].items > 1) { /* what a neighbour holds does not count */
             ((uint16_t *)x->data)[0] ^= 1;
-            assert_int_equal(h3_batch_first_difference(&s.state.value[H3_VALUE_X], x, &variants[i], ROWS), -1);
+            assert_int_equal(first_difference(&s, x, &variants[i]), -1);
         }
         h3_batch_state_free(&out, h3_device_cpu());
     }

@@ -31,7 +31,7 @@ static void make_scene(scene *s)
         for (int32_t node = 0; node < H3_NODE_COUNT; node++)
             for (int direction = 0; direction < 2; direction++)
                 for (int kind = 0; kind < H3_CHECK_KINDS; kind++)
-                    if (h3_check_exists(node, direction, kind, NULL)) layout->node[node].cell[direction][kind].state = H3_CELL_PASSED;
+                    if (h3_check_exists(H3_DEVICE_CPU, node, direction, kind, NULL)) layout->node[node].cell[direction][kind].state = H3_CELL_PASSED;
     }
     s->result = (h3_gate_result){.layout_count = LAYOUTS, .layouts = s->layouts, .blocks = 2};
     s->result.full.tensors = s->tensors;
@@ -147,7 +147,7 @@ static void test_every_failing_cell_counts(void **state)
     for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
         for (int direction = 0; direction < 2; direction++) {
             for (int kind = 0; kind < H3_CHECK_KINDS; kind++) {
-                if (!h3_check_exists(node, direction, kind, NULL)) continue;
+                if (!h3_check_exists(H3_DEVICE_CPU, node, direction, kind, NULL)) continue;
                 make_scene(&s);
                 cell(&s, 1, node, direction, kind)->state = H3_CELL_FAILED;
                 h3_check_name(name, "b", node, direction, kind);
