@@ -20,8 +20,10 @@ static const char help[] =
     "      reads the plan's checkpoint, writes DIR/data/reference/ and DIR/reference-manifest.json\n"
     "      N from 1 to the number of blocks; the bytes written are the same for every N\n"
     "\n"
-    "  h3_reference_pass --checkpoint DIR --case FILE.safetensors --precision fp32|bf16 --out DIR [--operators provider|FILE.json]\n"
-    "      one forward and backward pass of the whole model on FILE's inputs; writes DIR/case.h5 with out.*, node.*, dnode.*, grad.*\n"
+    "  h3_reference_pass --checkpoint DIR --case FILE.safetensors --precision fp32|bf16 --out DIR [--operators "
+    "provider|FILE.json]\n"
+    "      one forward and backward pass of the whole model on FILE's inputs; writes DIR/case.h5 with out.*, node.*, dnode.*, "
+    "grad.*\n"
     "      FILE.json binds candidate operators to nodes: {\"*\": {\"library\": \"libmine.so\"}}\n"
     "\n"
     "  exit codes: 0 passed, 1 not finite or not repeatable, 2 usage or plan, 3 damaged input, 4 environment\n"
@@ -30,7 +32,8 @@ static const char help[] =
 static h3_status open_operators(const h3_args *args, h3_bindings *bindings)
 {
     cJSON *json;
-    if (args->operators == NULL || strcmp(args->operators, "provider") == 0) return h3_bindings_single(bindings, "libh3_provider_cpu.so");
+    if (args->operators == NULL || strcmp(args->operators, "provider") == 0)
+        return h3_bindings_single(bindings, "libh3_provider_cpu.so");
     H3_TRY(h3_json_read(&json, args->operators, H3_USAGE));
     h3_status status = h3_bindings_open(bindings, json, args->operators);
     cJSON_Delete(json);
@@ -48,18 +51,21 @@ static h3_status run_case(const h3_args *args)
     int existed = 1;
     h3_status status;
     if (args->checkpoint == NULL || args->case_file == NULL || args->precision == NULL || args->out == NULL)
-        return h3_error(H3_USAGE, "--case FILE, --checkpoint DIR, --precision fp32|bf16 and --out DIR go together; see %s --help", args->program);
+        return h3_error(H3_USAGE, "--case FILE, --checkpoint DIR, --precision fp32|bf16 and --out DIR go together; see %s --help",
+                        args->program);
     if (args->plan != NULL || args->run != NULL || args->resume)
         return h3_error(H3_USAGE, "--case goes without --plan, --run and --resume; see %s --help", args->program);
-    if (args->device != NULL && strcmp(args->device, "cpu") != 0) return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
+    if (args->device != NULL && strcmp(args->device, "cpu") != 0)
+        return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
     H3_GOTO(h3_path(path, "%s/case.h5", args->out), done);
     H3_GOTO(h3_weights_open(&weights, args->checkpoint), done);
     H3_GOTO(h3_case_read(&item, args->case_file), done);
     H3_GOTO(h3_sequence_check(&item.sequence, h3_weights_config(weights)), done);
     H3_GOTO(open_operators(args, &bindings), done);
     H3_GOTO(h3_library_open(&provider, "libh3_provider_cpu.so"), done);
-    H3_GOTO(h3_model_open(&model, weights, strcmp(args->precision, "fp32") == 0 ? H3_F32 : H3_BF16, &provider, bindings.operators, 0,
-                          h3_weights_config(weights)->num_layers), done);
+    H3_GOTO(h3_model_open(&model, weights, strcmp(args->precision, "fp32") == 0 ? H3_F32 : H3_BF16, &provider, bindings.operators,
+                          0, h3_weights_config(weights)->num_layers),
+            done);
     existed = access(args->out, F_OK) == 0;
     H3_GOTO(h3_make_folders(args->out), done);
     H3_GOTO(h3_case_run(&model, &item, path), done);
@@ -97,7 +103,9 @@ static h3_status check_pin_text(const char *path, const char *pinned_text, const
     H3_TRY(h3_manifest_print(&text, &named));
     int same = strcmp(text, pinned_text) == 0;
     free(text);
-    return same ? H3_OK : h3_error(H3_INTEGRITY, "%s is not the manifest of this pass, though it has its digests: the file has changed", path);
+    return same ? H3_OK
+                : h3_error(H3_INTEGRITY, "%s is not the manifest of this pass, though it has its digests: the file has changed",
+                           path);
 }
 
 static h3_status check_pin(const h3_stage *s, const h3_manifest *made)
@@ -132,7 +140,8 @@ static h3_status finish(h3_stage *s, h3_manifest *made)
     int64_t size = (int64_t)strlen(text);
     free(text);
     H3_TRY(status);
-    for (size_t i = 0; i < made->file_count; i++) H3_TRY(h3_run_output(&s->run, made->files[i].path, made->files[i].size, made->files[i].sha256));
+    for (size_t i = 0; i < made->file_count; i++)
+        H3_TRY(h3_run_output(&s->run, made->files[i].path, made->files[i].size, made->files[i].sha256));
     H3_TRY(h3_run_output(&s->run, "reference-manifest.json", size, sha256));
     H3_TRY(h3_contract_keep(&s->plan, &s->run));
     H3_TRY(h3_library_identity(&s->provider, &build));
@@ -157,9 +166,10 @@ static h3_status run_stage(h3_stage *s)
     H3_TRY(h3_stage_open(s, "reference_pass"));
     h3_status status = run_passes(s, &made);
     if (status == H3_OK)
-        h3_say_timed(h3_clock() - s->start, "stage 1  reference pass     %d rank%s, %lld blocks, %zu layout%s  FP32 + BF16 + repeat  %zu tensors",
-                     s->ranks.count, s->ranks.count == 1 ? "" : "s", (long long)h3_weights_config(s->weights)->num_layers, s->plan.layout_count,
-                     s->plan.layout_count == 1 ? "" : "s", made.tensor_count);
+        h3_say_timed(h3_clock() - s->start,
+                     "stage 1  reference pass     %d rank%s, %lld blocks, %zu layout%s  FP32 + BF16 + repeat  %zu tensors",
+                     s->ranks.count, s->ranks.count == 1 ? "" : "s", (long long)h3_weights_config(s->weights)->num_layers,
+                     s->plan.layout_count, s->plan.layout_count == 1 ? "" : "s", made.tensor_count);
     h3_manifest_free(&made);
     return status;
 }
@@ -170,7 +180,8 @@ int main(int argc, char **argv)
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_CASE, help, &done);
     if (status != H3_OK || done) return h3_exit(s.args.program, status);
-    int alone = s.args.case_file != NULL || s.args.checkpoint != NULL || s.args.precision != NULL || s.args.out != NULL || s.args.operators != NULL;
+    int alone = s.args.case_file != NULL || s.args.checkpoint != NULL || s.args.precision != NULL || s.args.out != NULL ||
+                s.args.operators != NULL;
     if (alone) return h3_exit(s.args.program, run_case(&s.args));
     return h3_stage_main(&s, argc, argv, run_stage);
 }

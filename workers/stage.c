@@ -8,8 +8,10 @@
 h3_status h3_stage_plan(h3_stage *stage, const char *name)
 {
     const h3_args *args = &stage->args;
-    if (args->plan == NULL || args->run == NULL) return h3_error(H3_USAGE, "--plan FILE and --run DIR are needed; see %s --help", args->program);
-    if (args->device != NULL && strcmp(args->device, "cpu") != 0) return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
+    if (args->plan == NULL || args->run == NULL)
+        return h3_error(H3_USAGE, "--plan FILE and --run DIR are needed; see %s --help", args->program);
+    if (args->device != NULL && strcmp(args->device, "cpu") != 0)
+        return h3_error(H3_ENVIRONMENT, "no %s device in this build; use --device cpu", args->device);
     if (stage->ranks.rank == 0) H3_TRY(h3_run_expect(args->run, name, args->plan));
     return h3_plan_read(&stage->plan, args->plan);
 }
@@ -60,7 +62,8 @@ static void heed_signals(const h3_stage *stage)
     struct sigaction action = {.sa_handler = stop_at_once};
     if (stage->resumable) return;
     alone = stage->ranks.count == 1;
-    if (stage->ranks.rank == 0) snprintf(stop_line, sizeof stop_line, "%.60s: stopped by a signal; run it again\n", stage->args.program);
+    if (stage->ranks.rank == 0)
+        snprintf(stop_line, sizeof stop_line, "%.60s: stopped by a signal; run it again\n", stage->args.program);
     sigfillset(&action.sa_mask);
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGTERM, &action, NULL);

@@ -151,7 +151,8 @@ static h3_status read_tensors(replay *r, h3_gate_block *block, int32_t node)
     for (int i = 0; i < 2; i++) {
         if (h3_nodes[node].param[i].suffix == NULL) continue;
         H3_TRY(read_named(&block->bf16.param[node][i], r, "param", i == 0 ? "0" : "1"));
-        if (block->bf16.param[node][i].dtype != H3_BF16) return h3_error(H3_INTEGRITY, "the case's param.%d is not bfloat16; make the case again", i);
+        if (block->bf16.param[node][i].dtype != H3_BF16)
+            return h3_error(H3_INTEGRITY, "the case's param.%d is not bfloat16; make the case again", i);
         H3_TRY(h3_tensor_convert(&block->fp32.param[node][i], &block->bf16.param[node][i], H3_F32));
     }
     if (node != H3_NODE_ADALN) return read_named(&block->provider.grad[node], r, "grad", "out");
@@ -167,7 +168,8 @@ static h3_status read_tensors(replay *r, h3_gate_block *block, int32_t node)
 
 static h3_status wrong_shape(const char *path, const char *kind, const char *name)
 {
-    return h3_error(H3_INTEGRITY, "%s: %s.%s has not the type and shape that the node needs; make the case again", path, kind, name);
+    return h3_error(H3_INTEGRITY, "%s: %s.%s has not the type and shape that the node needs; make the case again", path, kind,
+                    name);
 }
 
 static int is_shape(const h3_tensor *tensor, int32_t rank, const int64_t *shape)
@@ -181,14 +183,17 @@ static int is_rows(const h3_tensor *tensor, int64_t rows, int64_t width, const h
     int64_t heads = config->num_attention_heads, head_dim = config->attention_head_dim;
     if (tensor->dtype != H3_BF16) return 0;
     if (is_shape(tensor, 2, H3_SHAPE(rows, width))) return 1;
-    return width == heads * head_dim && (is_shape(tensor, 3, H3_SHAPE(rows, heads, head_dim)) || is_shape(tensor, 4, H3_SHAPE(1, rows, heads, head_dim)));
+    return width == heads * head_dim &&
+           (is_shape(tensor, 3, H3_SHAPE(rows, heads, head_dim)) || is_shape(tensor, 4, H3_SHAPE(1, rows, heads, head_dim)));
 }
 
 static int good_value(const h3_tensor *tensor, int32_t value, int64_t rows, const h3_config *config)
 {
     switch (value) {
     case H3_VALUE_X: return is_rows(tensor, rows, config->hidden_size, config);
-    case H3_VALUE_TEMB: return tensor->dtype == H3_F32 && tensor->rank == 2 && tensor->shape[0] >= 1 && tensor->shape[1] == config->time_embed_dim;
+    case H3_VALUE_TEMB:
+        return tensor->dtype == H3_F32 && tensor->rank == 2 && tensor->shape[0] >= 1 &&
+               tensor->shape[1] == config->time_embed_dim;
     case H3_VALUE_INDEX: return tensor->dtype == H3_I32 && tensor->rank == 1 && rows >= 1;
     case H3_VALUE_COS:
     case H3_VALUE_SIN: return tensor->dtype == H3_BF16 && is_shape(tensor, 2, H3_SHAPE(rows, 3 * config->rope_freq_dim));
@@ -205,7 +210,9 @@ static h3_status check_index(const h3_gate_block *block, const char *path)
     const int32_t *row = index->data;
     int64_t end = table->data != NULL ? table->shape[0] : INT32_MAX;
     for (int64_t i = 0; i < index->shape[0]; i++)
-        if (row[i] < 0 || row[i] >= end) return h3_error(H3_INTEGRITY, "%s: value.index[%lld] is %d, which is no row of the table", path, (long long)i, row[i]);
+        if (row[i] < 0 || row[i] >= end)
+            return h3_error(H3_INTEGRITY, "%s: value.index[%lld] is %d, which is no row of the table", path, (long long)i,
+                            row[i]);
     return H3_OK;
 }
 
@@ -234,13 +241,15 @@ static h3_status check_shapes(const replay *r, const h3_gate_block *block, int32
     const h3_tensor *index = &block->provider.value[H3_VALUE_INDEX];
     int64_t rows = index->rank == 1 ? index->shape[0] : 0;
     for (int i = 0; i < count; i++)
-        if (!good_value(&block->provider.value[values[i]], values[i], rows, &r->config)) return wrong_shape(path, "value", value_name(values[i]));
+        if (!good_value(&block->provider.value[values[i]], values[i], rows, &r->config))
+            return wrong_shape(path, "value", value_name(values[i]));
     H3_TRY(check_index(block, path));
     H3_TRY(check_params(r, block, node, path));
     if (node != H3_NODE_ADALN && !is_rows(&block->provider.grad[node], rows, h3_node_width(node, &r->config), &r->config))
         return wrong_shape(path, "grad", "out");
     for (int i = 0; node == H3_NODE_ADALN && i < H3_ROW_GRADS; i++)
-        if (!is_rows(&block->provider.row_grad[i], rows, r->config.hidden_size, &r->config)) return wrong_shape(path, "row_grad", "of a chunk");
+        if (!is_rows(&block->provider.row_grad[i], rows, r->config.hidden_size, &r->config))
+            return wrong_shape(path, "row_grad", "of a chunk");
     return H3_OK;
 }
 
@@ -256,7 +265,8 @@ static h3_status open_case(replay *r, const char *path, h3_gate_block *block, in
     H3_TRY(h3_library_open(&r->bindings.libraries[0], r->library));
     r->bindings.library_count = 1;
     H3_TRY(h3_library_find(&r->bindings.operators[*node], &r->bindings.libraries[0], r->node, r->op));
-    for (int32_t i = 0; i < H3_NODE_COUNT; i++) H3_TRY(h3_library_find(&block->provider_operators[i], &r->provider_library, h3_nodes[i].name, NULL));
+    for (int32_t i = 0; i < H3_NODE_COUNT; i++)
+        H3_TRY(h3_library_find(&block->provider_operators[i], &r->provider_library, h3_nodes[i].name, NULL));
     return H3_OK;
 }
 
