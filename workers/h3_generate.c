@@ -82,7 +82,8 @@ static h3_status check_gate(generate *g)
     free(text);
     if (status == H3_OK) status = h3_json_string(&verdict, gate, "verdict", "gate.json", H3_INTEGRITY);
     if (status == H3_OK && strcmp(verdict, "VALID") != 0)
-        status = h3_error(H3_INTEGRITY, "gate.json says %.20s, its stage.json that it passed; run h3_candidate_gate again", verdict);
+        status =
+            h3_error(H3_INTEGRITY, "gate.json says %.20s, its stage.json that it passed; run h3_candidate_gate again", verdict);
     if (status == H3_OK) status = h3_generation_check_gate(gate, &g->bindings, &s->provider, "gate.json");
     cJSON_Delete(gate);
     return h3_ranks_agree(&s->ranks, status);

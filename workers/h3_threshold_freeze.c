@@ -49,15 +49,16 @@ static h3_status require_listed(const h3_stage *s, const char *sha256)
     h3_status status = H3_OK;
     cJSON_ArrayForEach(output, cJSON_GetObjectItemCaseSensitive(stage, "outputs")) {
         const char *listed = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(output, "sha256"));
-        if (listed == NULL || strcmp(listed, sha256) != 0) status = h3_error(H3_INTEGRITY, "%s/thresholds.json: " ONCE, s->args.run);
+        if (listed == NULL || strcmp(listed, sha256) != 0)
+            status = h3_error(H3_INTEGRITY, "%s/thresholds.json: " ONCE, s->args.run);
     }
     cJSON_Delete(stage);
     return status;
 }
 
 /* The pinned file's own bytes, but for the plan and the manifest that it names: those that froze it. */
-static h3_status require_pinned_text(const char *path, const char *pinned_text, const h3_thresholds *pinned, const h3_thresholds *made,
-                                     const h3_manifest *manifest)
+static h3_status require_pinned_text(const char *path, const char *pinned_text, const h3_thresholds *pinned,
+                                     const h3_thresholds *made, const h3_manifest *manifest)
 {
     h3_thresholds named = *made; /* a view */
     char *text;
@@ -66,7 +67,9 @@ static h3_status require_pinned_text(const char *path, const char *pinned_text, 
     H3_TRY(h3_thresholds_print(&text, &named, manifest));
     int same = strcmp(text, pinned_text) == 0;
     free(text);
-    return same ? H3_OK : h3_error(H3_INTEGRITY, "%s: the pinned thresholds are not what this reference gives; the reference has changed", path);
+    return same ? H3_OK
+                : h3_error(H3_INTEGRITY, "%s: the pinned thresholds are not what this reference gives; the reference has changed",
+                           path);
 }
 
 /* Pinned thresholds count for this manifest's tensors, whatever plan text froze them: bounds and fingerprint must agree. */
@@ -79,9 +82,13 @@ static h3_status require_pinned(const char *path, const h3_thresholds *made, con
     h3_status status = h3_thresholds_parse(&pinned, text, size, path);
     if (status == H3_OK) status = h3_fingerprint_require(pinned.fingerprint, made->fingerprint, path);
     for (size_t i = 0; i < pinned.count && status == H3_OK; i++)
-        if (i >= made->count || strcmp(pinned.items[i].name, made->items[i].name) != 0 || pinned.items[i].bound != made->items[i].bound)
-            status = h3_error(H3_INTEGRITY, "%s: the pinned bound of %s is not what this reference gives; the reference has changed", path, pinned.items[i].name);
-    if (status == H3_OK && pinned.count != made->count) status = h3_error(H3_INTEGRITY, "%s pins %zu bounds, this reference gives %zu", path, pinned.count, made->count);
+        if (i >= made->count || strcmp(pinned.items[i].name, made->items[i].name) != 0 ||
+            pinned.items[i].bound != made->items[i].bound)
+            status =
+                h3_error(H3_INTEGRITY, "%s: the pinned bound of %s is not what this reference gives; the reference has changed",
+                         path, pinned.items[i].name);
+    if (status == H3_OK && pinned.count != made->count)
+        status = h3_error(H3_INTEGRITY, "%s pins %zu bounds, this reference gives %zu", path, pinned.count, made->count);
     if (status == H3_OK) status = require_pinned_text(path, text, &pinned, made, manifest);
     free(text);
     h3_thresholds_free(&pinned);
@@ -120,7 +127,8 @@ static h3_status freeze(h3_stage *s, h3_manifest *manifest, h3_thresholds *made,
     char sha256[H3_SHA256_HEX];
     H3_TRY(h3_inputs_manifest(&s->ranks, &s->run, &s->plan, &s->provider, manifest, sha256, listed));
     H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_inputs_model(manifest, s->weights, NULL) : H3_OK));
-    H3_TRY(h3_ranks_agree(&s->ranks, h3_thresholds_compute(made, &s->plan, h3_weights_config(s->weights), manifest, s->args.run, s->ranks.rank, s->ranks.count)));
+    H3_TRY(h3_ranks_agree(&s->ranks, h3_thresholds_compute(made, &s->plan, h3_weights_config(s->weights), manifest, s->args.run,
+                                                           s->ranks.rank, s->ranks.count)));
     H3_TRY(h3_thresholds_gather(&s->ranks, made));
     made->fingerprint = cJSON_Duplicate(manifest->fingerprint, 1);
     memcpy(made->plan_identity, s->plan.identity, sizeof made->plan_identity);

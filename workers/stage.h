@@ -18,8 +18,8 @@ typedef struct h3_stage {
     h3_run run; /* rank 0 only */
     double start;
     /* Set before h3_stage_main: */
-    int resumable;                              /* heeds signals itself (h3_ranks_stop_requested); every other stage ends at once, exit code 75 */
-    h3_status (*preflight)(struct h3_stage *);  /* rank 0, before the run directory is touched; NULL: nothing */
+    int resumable;                             /* heeds signals itself (h3_ranks_stop_requested); others end at once, exit code 75 */
+    h3_status (*preflight)(struct h3_stage *); /* rank 0, before the run directory is touched; NULL: nothing */
 } h3_stage;
 
 /* Reads the plan; on rank 0 asks first whether the run and the plan belong together and whether `name` may begin there. */
@@ -35,8 +35,9 @@ const char *h3_stage_device_name(const h3_args *args);
 /* A failure while other ranks may be waiting for this one: ends the job when there are others, else just relays. */
 h3_status h3_stage_relay(h3_stage *stage, h3_status status);
 
-/* main() of a stage: starts the ranks, runs, prints the one-line failure once, ends the ranks, gives the exit code. `args` are parsed.
- * A stage that cannot resume is ended by SIGUSR1 and SIGTERM on the spot: what it left is not accepted by anybody, and it can be run again. */
+/* main() of a stage: starts the ranks, runs, prints the one-line failure once, ends the ranks, gives the exit code. `args` are
+ * parsed. A stage that cannot resume is ended by SIGUSR1 and SIGTERM on the spot: nobody accepts what it left, and it can be run
+ * again. */
 int h3_stage_main(h3_stage *stage, int argc, char **argv, h3_status (*run)(h3_stage *stage));
 
 #endif

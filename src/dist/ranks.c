@@ -133,7 +133,7 @@ static h3_status check_unused(void)
     return H3_OK;
 }
 
-/* Open MPI, for a program that runs without mpirun: no daemon, and no folder in /tmp, whose name two such programs would share. */
+/* Open MPI, for a program without mpirun: no daemon, and no folder in /tmp, whose name two such programs would share. */
 static void start_alone(void)
 {
     if (getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL || getenv("PMI_RANK") != NULL) return;

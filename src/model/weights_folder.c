@@ -78,7 +78,8 @@ static h3_status open_named(h3_weights *weights, const cJSON *map, const char **
         char path[H3_PATH_MAX];
         if (i > 0 && strcmp(names[i - 1], names[i]) == 0) continue;
         H3_TRY(h3_path(path, "%s/%s", folder, names[i]));
-        if (!exists(path)) return h3_error(H3_INTEGRITY, "%s names the shard %s, and cannot open %s: it is not there", index, names[i], path);
+        if (!exists(path))
+            return h3_error(H3_INTEGRITY, "%s names the shard %s, and cannot open %s: it is not there", index, names[i], path);
         H3_TRY(open_shard(weights, folder, names[i]));
     }
     return H3_OK;

@@ -22,7 +22,8 @@ static h3_status read_all(h3_case *out, const h3_safetensors *file)
         {"input.audio", &out->audio, H3_F32},                  {"input.text", &out->text, H3_BF16},
         {"input.cot_video", &out->cot_video, H3_F32},          {"input.cot_audio", &out->cot_audio, H3_F32},
     };
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) H3_TRY(h3_safetensors_read(wanted[i].tensor, file, wanted[i].name, wanted[i].dtype, 0, NULL));
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        H3_TRY(h3_safetensors_read(wanted[i].tensor, file, wanted[i].name, wanted[i].dtype, 0, NULL));
     return H3_OK;
 }
 
@@ -33,12 +34,15 @@ static h3_status check_finite(const h3_case *item, const char *path)
     const struct {
         const char *name;
         const h3_tensor *tensor;
-    } reals[] = {{"layout.timestep", &item->timestep}, {"input.video", &item->video},         {"input.audio", &item->audio},
-                 {"input.text", &item->text},          {"input.cot_video", &item->cot_video}, {"input.cot_audio", &item->cot_audio}};
+    } reals[] = {{"layout.timestep", &item->timestep},  {"input.video", &item->video},
+                 {"input.audio", &item->audio},         {"input.text", &item->text},
+                 {"input.cot_video", &item->cot_video}, {"input.cot_audio", &item->cot_audio}};
     for (int64_t i = 0; i < h3_tensor_count(&item->position_ids); i++)
-        if (!(fabs(position[i]) <= (double)FLT_MAX)) return h3_error(H3_INTEGRITY, "%s: layout.position_ids has values that are not finite", path);
+        if (!(fabs(position[i]) <= (double)FLT_MAX))
+            return h3_error(H3_INTEGRITY, "%s: layout.position_ids has values that are not finite", path);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        if (!h3_all_finite(reals[i].tensor)) return h3_error(H3_INTEGRITY, "%s: %s has values that are not finite", path, reals[i].name);
+        if (!h3_all_finite(reals[i].tensor))
+            return h3_error(H3_INTEGRITY, "%s: %s has values that are not finite", path, reals[i].name);
     return H3_OK;
 }
 
@@ -51,9 +55,11 @@ static void drop_batch(h3_tensor *tensor)
 static h3_status connect(h3_case *item, const char *path)
 {
     const h3_tensor *position = &item->position_ids;
-    const h3_tensor *vectors[] = {&item->timestep, &item->timestep_indices, &item->token_tags, &item->video_indices, &item->audio_indices, &item->text_indices};
+    const h3_tensor *vectors[] = {&item->timestep,      &item->timestep_indices, &item->token_tags,
+                                  &item->video_indices, &item->audio_indices,    &item->text_indices};
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
-        if (vectors[i]->rank != 1) return h3_error(H3_INTEGRITY, "%s: a layout vector has %d dimensions; 1 is needed", path, vectors[i]->rank);
+        if (vectors[i]->rank != 1)
+            return h3_error(H3_INTEGRITY, "%s: a layout vector has %d dimensions; 1 is needed", path, vectors[i]->rank);
     int64_t rows = item->timestep_indices.shape[0];
     if (position->rank != 2 || position->shape[0] != rows || position->shape[1] != 3 || item->token_tags.shape[0] != rows)
         return h3_error(H3_INTEGRITY, "%s: position_ids must be [S,3], token_tags and timestep_indices [S]", path);
@@ -62,12 +68,23 @@ static h3_status connect(h3_case *item, const char *path)
     drop_batch(&item->text);
     drop_batch(&item->cot_video);
     drop_batch(&item->cot_audio);
-    item->sequence = (h3_sequence){.rows = rows, .text_rows = item->text_indices.shape[0], .video_rows = item->video_indices.shape[0],
-                                   .audio_rows = item->audio_indices.shape[0], .timestep_count = item->timestep.shape[0], .position_ids = position->data,
-                                   .token_tags = item->token_tags.data, .timestep_indices = item->timestep_indices.data,
-                                   .video_indices = item->video_indices.data, .audio_indices = item->audio_indices.data, .text_indices = item->text_indices.data,
-                                   .timestep = item->timestep.data, .video = item->video, .audio = item->audio, .text = item->text,
-                                   .cot_video = item->cot_video, .cot_audio = item->cot_audio};
+    item->sequence = (h3_sequence){.rows = rows,
+                                   .text_rows = item->text_indices.shape[0],
+                                   .video_rows = item->video_indices.shape[0],
+                                   .audio_rows = item->audio_indices.shape[0],
+                                   .timestep_count = item->timestep.shape[0],
+                                   .position_ids = position->data,
+                                   .token_tags = item->token_tags.data,
+                                   .timestep_indices = item->timestep_indices.data,
+                                   .video_indices = item->video_indices.data,
+                                   .audio_indices = item->audio_indices.data,
+                                   .text_indices = item->text_indices.data,
+                                   .timestep = item->timestep.data,
+                                   .video = item->video,
+                                   .audio = item->audio,
+                                   .text = item->text,
+                                   .cot_video = item->cot_video,
+                                   .cot_audio = item->cot_audio};
     return H3_OK;
 }
 
@@ -86,8 +103,10 @@ h3_status h3_case_read(h3_case *out, const char *path)
 
 void h3_case_free(h3_case *item)
 {
-    h3_tensor *tensors[] = {&item->timestep, &item->timestep_indices, &item->token_tags, &item->position_ids, &item->video_indices, &item->audio_indices,
-                            &item->text_indices, &item->video, &item->audio, &item->text, &item->cot_video, &item->cot_audio};
+    h3_tensor *tensors[] = {
+        &item->timestep,      &item->timestep_indices, &item->token_tags, &item->position_ids, &item->video_indices,
+        &item->audio_indices, &item->text_indices,     &item->video,      &item->audio,        &item->text,
+        &item->cot_video,     &item->cot_audio};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) h3_tensor_free(tensors[i]);
 }
 

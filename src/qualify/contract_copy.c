@@ -50,7 +50,9 @@ h3_status h3_contract_expect(const h3_plan *plan, const char *run_folder)
     if (status == H3_OK) status = h3_file_read(&kept, &kept_size, copy, COPY_LIMIT, H3_INTEGRITY);
     if (status == H3_OK) {
         if (size != kept_size || memcmp(mine, kept, size) != 0)
-            status = h3_error(H3_INTEGRITY, "%s is another contract than %s, with which the run began; use that one, or start a new run", path, copy);
+            status = h3_error(H3_INTEGRITY,
+                              "%s is another contract than %s, with which the run began; use that one, or start a new run", path,
+                              copy);
         free(kept);
     }
     free(mine);

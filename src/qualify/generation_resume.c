@@ -226,7 +226,8 @@ static h3_status load_chunk(h3_resume *resume, h3_sampling *sampling, const cJSO
         return h3_error(H3_INTEGRITY, "%s lists %.80s where %s was expected; run without --resume", where, name, expected);
     snprintf(relative, sizeof relative, "%s/%s", resume->relative, expected);
     H3_TRY(h3_run_locate(path, resume->run_folder, relative));
-    if (h3_artifact_open(&chunk, path, sha256) != H3_OK) return h3_error_context(H3_INTEGRITY, "%s and %s do not agree", where, path);
+    if (h3_artifact_open(&chunk, path, sha256) != H3_OK)
+        return h3_error_context(H3_INTEGRITY, "%s and %s do not agree", where, path);
     h3_status status = H3_OK;
     for (size_t f = 0; f < sampling->flow_count && status == H3_OK; f++)
         status = load_flow(sampling, &sampling->flows[f], &chunk, step);

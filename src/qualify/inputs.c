@@ -13,8 +13,8 @@ static h3_status check_tensors(const h3_artifact *artifact, const h3_manifest *m
     size_t listed = 0;
     for (size_t i = 0; i < manifest->tensor_count; i++) listed += strcmp(manifest->tensors[i].file, relative) == 0;
     if (listed != artifact->count)
-        return h3_error(H3_INTEGRITY, MANIFEST " lists %zu tensors of %s, which holds %zu; rerun h3_reference_pass", listed, relative,
-                        artifact->count);
+        return h3_error(H3_INTEGRITY, MANIFEST " lists %zu tensors of %s, which holds %zu; rerun h3_reference_pass", listed,
+                        relative, artifact->count);
     for (size_t i = 0; i < artifact->count; i++) {
         char name[400];
         snprintf(name, sizeof name, "%s/%s/%s", layout, h3_precision_name(precision), artifact->entries[i].name);
@@ -25,12 +25,14 @@ static h3_status check_tensors(const h3_artifact *artifact, const h3_manifest *m
     return H3_OK;
 }
 
-h3_status h3_inputs_artifact(h3_artifact *out, const h3_manifest *manifest, const char *run_folder, const char *layout, int32_t precision, int64_t block)
+h3_status h3_inputs_artifact(h3_artifact *out, const h3_manifest *manifest, const char *run_folder, const char *layout,
+                             int32_t precision, int64_t block)
 {
     char relative[200], path[H3_PATH_MAX];
     H3_TRY(h3_reference_path(relative, layout, precision, block));
     const h3_manifest_file *file = h3_manifest_find_file(manifest, relative);
-    if (file == NULL) return h3_error(H3_INTEGRITY, "reference-manifest.json does not list %s; rerun h3_reference_pass", relative);
+    if (file == NULL)
+        return h3_error(H3_INTEGRITY, "reference-manifest.json does not list %s; rerun h3_reference_pass", relative);
     H3_TRY(h3_run_locate(path, run_folder, relative));
     H3_TRY(h3_artifact_open(out, path, file->sha256));
     h3_status status = check_tensors(out, manifest, relative, layout, precision);
@@ -65,8 +67,10 @@ h3_status h3_inputs_model(const h3_manifest *manifest, const h3_weights *weights
     H3_TRY(h3_weights_identity(weights, &now));
     h3_status status = H3_OK;
     if (!cJSON_Compare(manifest->model, now, 1))
-        status = h3_error(H3_INTEGRITY, "%s has changed since " MANIFEST " was written: that is of another model; restore it, or start a new run",
-                          changed_file(manifest->model, now));
+        status =
+            h3_error(H3_INTEGRITY,
+                     "%s has changed since " MANIFEST " was written: that is of another model; restore it, or start a new run",
+                     changed_file(manifest->model, now));
     if (status == H3_OK && identity != NULL) *identity = now;
     else cJSON_Delete(now);
     return status;
@@ -83,8 +87,9 @@ static h3_status read_verified(h3_run *run, const char *stage, const char *file,
     if (status == H3_OK) status = h3_run_record(run, outputs, file);
     for (size_t i = 0; i < outputs->count && status == H3_OK; i++)
         if (strcmp(outputs->items[i].path, file) == 0 && strcmp(outputs->items[i].sha256, sha256) != 0)
-            status = h3_error(H3_INTEGRITY, "%s: SHA-256 differs from what %s wrote (expected %.12s..., found %.12s...); rerun that stage", path, stage,
-                              outputs->items[i].sha256, sha256);
+            status = h3_error(H3_INTEGRITY,
+                              "%s: SHA-256 differs from what %s wrote (expected %.12s..., found %.12s...); rerun that stage",
+                              path, stage, outputs->items[i].sha256, sha256);
     if (status != H3_OK) {
         free(*text);
         *text = NULL;
@@ -92,8 +97,8 @@ static h3_status read_verified(h3_run *run, const char *stage, const char *file,
     return status;
 }
 
-h3_status h3_inputs_file(h3_ranks *ranks, h3_run *run, const char *stage, const char *file, char **text, size_t *size, char sha256[H3_SHA256_HEX],
-                         h3_run_files *outputs)
+h3_status h3_inputs_file(h3_ranks *ranks, h3_run *run, const char *stage, const char *file, char **text, size_t *size,
+                         char sha256[H3_SHA256_HEX], h3_run_files *outputs)
 {
     h3_run_files own = {0};
     void *data = NULL;
@@ -108,18 +113,20 @@ h3_status h3_inputs_file(h3_ranks *ranks, h3_run *run, const char *stage, const 
     return h3_sha256(sha256, *text, *size);
 }
 
-static h3_status check_recorded(const cJSON *fingerprint, const char *identity, const h3_plan *plan, const h3_library *provider, const char *where)
+static h3_status check_recorded(const cJSON *fingerprint, const char *identity, const h3_plan *plan, const h3_library *provider,
+                                const char *where)
 {
     cJSON *current;
-    if (strcmp(identity, plan->identity) != 0) return h3_error(H3_INTEGRITY, "%s was made by another plan; start a new run", where);
+    if (strcmp(identity, plan->identity) != 0)
+        return h3_error(H3_INTEGRITY, "%s was made by another plan; start a new run", where);
     H3_TRY(h3_fingerprint(&current, provider));
     h3_status status = h3_fingerprint_require(fingerprint, current, where);
     cJSON_Delete(current);
     return status;
 }
 
-h3_status h3_inputs_manifest(h3_ranks *ranks, h3_run *run, const h3_plan *plan, const h3_library *provider, h3_manifest *out, char sha256[H3_SHA256_HEX],
-                             h3_run_files *outputs)
+h3_status h3_inputs_manifest(h3_ranks *ranks, h3_run *run, const h3_plan *plan, const h3_library *provider, h3_manifest *out,
+                             char sha256[H3_SHA256_HEX], h3_run_files *outputs)
 {
     char *text;
     size_t size;
@@ -131,7 +138,8 @@ h3_status h3_inputs_manifest(h3_ranks *ranks, h3_run *run, const h3_plan *plan, 
     return h3_ranks_agree(ranks, status);
 }
 
-h3_status h3_inputs_thresholds(h3_ranks *ranks, h3_run *run, const h3_plan *plan, const h3_library *provider, const char *manifest_sha256, h3_thresholds *out)
+h3_status h3_inputs_thresholds(h3_ranks *ranks, h3_run *run, const h3_plan *plan, const h3_library *provider,
+                               const char *manifest_sha256, h3_thresholds *out)
 {
     char *text, sha256[H3_SHA256_HEX];
     size_t size;

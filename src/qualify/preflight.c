@@ -15,13 +15,17 @@
 
 enum { PIN_LIMIT = 1 << 30 };
 
-static h3_status too_large(void) { return h3_error(H3_USAGE, "the plan's shapes are beyond all sizes that can be counted; correct its layouts or config"); }
+static h3_status too_large(void)
+{
+    return h3_error(H3_USAGE, "the plan's shapes are beyond all sizes that can be counted; correct its layouts or config");
+}
 
 /* *total += a * b * c */
 static h3_status add_product(size_t *total, size_t a, size_t b, size_t c)
 {
     size_t product;
-    if (__builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) || __builtin_add_overflow(*total, product, total))
+    if (__builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) ||
+        __builtin_add_overflow(*total, product, total))
         return too_large();
     return H3_OK;
 }
@@ -84,7 +88,9 @@ static h3_status check_disk(const char *folder, size_t needed)
     if (statvfs(folder, &fs) != 0) return h3_error(H3_ENVIRONMENT, "%s: %s; choose another run folder", folder, strerror(errno));
     size_t available = (size_t)fs.f_bavail * fs.f_frsize;
     if (available < needed)
-        return h3_error(H3_ENVIRONMENT, "%s: this plan needs about %zu MB of disk, %zu MB are free; free some or choose another run folder", folder, megabytes(needed), available >> 20);
+        return h3_error(H3_ENVIRONMENT,
+                        "%s: this plan needs about %zu MB of disk, %zu MB are free; free some or choose another run folder",
+                        folder, megabytes(needed), available >> 20);
     return H3_OK;
 }
 
@@ -95,7 +101,8 @@ static h3_status check_memory(const char *what, size_t bytes)
     if (pages <= 0 || page <= 0) return H3_OK;
     size_t total = (size_t)pages * (size_t)page, needed = bytes > SIZE_MAX - bytes / 10 ? SIZE_MAX : bytes + bytes / 10;
     if (total < needed)
-        return h3_error(H3_ENVIRONMENT, "%s needs about %zu MB of memory, this machine has %zu MB; use fewer or smaller layouts", what, megabytes(needed), total >> 20);
+        return h3_error(H3_ENVIRONMENT, "%s needs about %zu MB of memory, this machine has %zu MB; use fewer or smaller layouts",
+                        what, megabytes(needed), total >> 20);
     return H3_OK;
 }
 
@@ -159,18 +166,20 @@ static h3_status read_pinned_thresholds(h3_thresholds *out, const char *path)
 }
 
 /* Thresholds are those of the manifest beside which they are pinned. */
-static h3_status check_pair(const h3_plan *plan, const h3_manifest *manifest, const char *manifest_sha256, h3_thresholds *thresholds)
+static h3_status check_pair(const h3_plan *plan, const h3_manifest *manifest, const char *manifest_sha256,
+                            h3_thresholds *thresholds)
 {
     char *text, sha256[H3_SHA256_HEX], printed[H3_SHA256_HEX];
-    int same = strcmp(thresholds->manifest_sha256, manifest_sha256) == 0 && strcmp(thresholds->plan_identity, manifest->plan_identity) == 0;
+    int same = strcmp(thresholds->manifest_sha256, manifest_sha256) == 0 &&
+               strcmp(thresholds->plan_identity, manifest->plan_identity) == 0;
     H3_TRY(h3_sha256_file(sha256, plan->pinned_thresholds, NULL, H3_INTEGRITY));
     if (same && h3_thresholds_print(&text, thresholds, manifest) == H3_OK) {
         same = h3_sha256(printed, text, strlen(text)) == H3_OK && strcmp(printed, sha256) == 0;
         free(text);
         if (same) return H3_OK;
     }
-    return h3_error(H3_INTEGRITY, "%s is not what was frozen from %s: one of the two has changed; pin files of one run", plan->pinned_thresholds,
-                    plan->pinned_manifest);
+    return h3_error(H3_INTEGRITY, "%s is not what was frozen from %s: one of the two has changed; pin files of one run",
+                    plan->pinned_thresholds, plan->pinned_manifest);
 }
 
 /* Each is sound by itself, and they belong together. */

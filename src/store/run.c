@@ -30,7 +30,9 @@ static h3_status same_as_stored(const char *stored, const char *plan)
     free(mine);
     free(theirs);
     if (status != H3_OK || same) return status;
-    return h3_error(H3_INTEGRITY, "%s is another plan than %s, with which that run was made; use that one, or another --run folder", plan, stored);
+    return h3_error(H3_INTEGRITY,
+                    "%s is another plan than %s, with which that run was made; use that one, or another --run folder", plan,
+                    stored);
 }
 
 h3_status h3_run_expect(const char *folder, const char *stage, const char *plan)
@@ -39,7 +41,8 @@ h3_status h3_run_expect(const char *folder, const char *stage, const char *plan)
     int present;
     struct stat info;
     int found = stat(folder, &info) == 0;
-    if (!found && errno != ENOENT) return h3_error(H3_ENVIRONMENT, "cannot look at %s: %s; choose another run folder", folder, strerror(errno));
+    if (!found && errno != ENOENT)
+        return h3_error(H3_ENVIRONMENT, "cannot look at %s: %s; choose another run folder", folder, strerror(errno));
     if (found && !S_ISDIR(info.st_mode)) return h3_error(H3_ENVIRONMENT, "%s is not a folder; choose another run folder", folder);
     H3_TRY(h3_run_lookup(path, &present, &info, folder, "plan.json"));
     if (present) return same_as_stored(path, plan);

@@ -72,8 +72,9 @@ typedef struct h3_run {
     char started[H3_RUN_TIME_SIZE];
 } h3_run;
 
-/* Asked before a stage reads anything else; makes nothing. H3_INTEGRITY when `stage` is not the first one and `folder` holds no run, or when
- * the run there was made with another plan than the file `plan`, whatever else is wrong with that file as long as it can be read. */
+/* Asked before a stage reads anything else; makes nothing. H3_INTEGRITY when `stage` is not the first one and `folder` holds no run,
+ * or when the run there was made with another plan than the file `plan`, whatever else is wrong with that file as long as it can be
+ * read. */
 h3_status h3_run_expect(const char *folder, const char *stage, const char *plan);
 
 /* Opens (creates) the run for `stage`: checks or stores the plan text, takes an exclusive lock on the stage (a second process of

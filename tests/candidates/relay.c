@@ -1,7 +1,7 @@
 /*
- * A shipped library under another file: the provider when its own file name has "provider" in it, else the candidate, found in the
- * folders of H3_LIB. It does not say that it was built from uncommitted sources, so that a gate in a tree at work can be VALID. Its
- * attention's forward obeys, in the library whose file name has H3_RELAY in it:
+ * A shipped library under another file: the provider when its own file name has "provider" in it, else the candidate, found in
+ * the folders of H3_LIB. It does not say that it was built from uncommitted sources, so that a gate in a tree at work can be
+ * VALID. Its attention's forward obeys, in the library whose file name has H3_RELAY in it:
  *   H3_RELAY_WAIT=FILE     on rank 0 the first call writes its process to FILE.reached and waits until FILE exists
  *   H3_RELAY_CALL=N        the N-th call instead of the first
  *   H3_RELAY_CHANGE=1      one bit of every output is another one

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stages out of order, twice, at once, stale, on another machine, killed, stopped, without space: each time the exit code and the
 # next step in words, and never a half-written result that anything accepts.
-# shellcheck disable=SC2317  # functions that are called by check
+# shellcheck disable=SC2317,SC2086,SC2128,SC2178  # functions that are called by check; names without blanks
 # timeout: 600
 set -u
 . tests/tools/tap.sh
