@@ -79,7 +79,7 @@ static h3_status open_named(h3_weights *weights, const cJSON *map, const char **
         if (i > 0 && strcmp(names[i - 1], names[i]) == 0) continue;
         H3_TRY(h3_path(path, "%s/%s", folder, names[i]));
         if (!exists(path))
-            return h3_error(H3_INTEGRITY, "%s names the shard %s, and cannot open %s: it is not there", index, names[i], path);
+            return h3_error(H3_INTEGRITY, "%s names the shard %s, and cannot open %s: No such file or directory", index, names[i], path);
         H3_TRY(open_shard(weights, folder, names[i]));
     }
     return H3_OK;
