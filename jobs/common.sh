@@ -80,13 +80,16 @@ h3_filter_mpirun() {
     sed -u -E -e '/-{70,}$/d' -e '/^$/d' -e '/^Primary job  terminated normally/d' -e '/^a non-zero exit code\. Per user-direction/d' \
         -e '/^mpirun detected that one or more processes exited/d' -e '/^the job to be terminated\. The first process/d' \
         -e '/^  (Process name|Exit code): /d' \
-        -e "/^(There are not enough slots|mpirun was unable|An ORTE daemon|ORTE (was|has)|It looks like (orte|MPI|opal)_init)/w $1" >&2
+        -e "/^(There are not enough slots|mpirun was unable|An ORTE daemon|ORTE (was|has)|It looks like (orte|MPI|opal)_init|.* ORTE_ERROR_LOG: .*session_dir)/w $1" >&2
 }
 
 # Runs mpirun in the background, so that signals reach this shell at once; passes USR1 (time is nearly up) on to all ranks.
 h3_mpirun() {
-    local status filter pid words interrupted=1 stopped=''
-    words=$(mktemp) || return 4
+    local status filter pid folder words interrupted=1 stopped=''
+    folder=$(mktemp -d) || return 4
+    words=$folder/words
+    # mpirun fails when another one that ends removes the folder that both share in /tmp. (Other nodes do not have this one.)
+    if [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ]; then export OMPI_MCA_orte_tmpdir_base=${OMPI_MCA_orte_tmpdir_base:-$folder}; fi
     exec 3> >(h3_filter_mpirun "$words")
     filter=$!
     "${MPI_HOME:+$MPI_HOME/bin/}mpirun" -n "$H3_RANKS" "$@" 2>&3 </dev/null &
@@ -106,7 +109,7 @@ h3_mpirun() {
     elif [ "$status" != 0 ] && [ -s "$words" ]; then
         status=4
     fi
-    rm -f "$words"
+    rm -rf "$folder"
     return "$status"
 }
 

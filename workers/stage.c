@@ -10,6 +10,7 @@ h3_status h3_stage_plan(h3_stage *stage, const char *name)
 {
     const h3_args *args = &stage->args;
     if (args->plan == NULL || args->run == NULL) return h3_error(H3_USAGE, "--plan FILE and --run DIR are needed; see %s --help", args->program);
+    if (h3_device_count(h3_stage_device_name(args)) < 1) return h3_stage_device(args, &stage->device); /* says why there is none */
     if (stage->ranks.rank == 0) H3_TRY(h3_run_expect(args->run, name, args->plan));
     H3_TRY(h3_plan_read(&stage->plan, args->plan));
     h3_plan_for_device(&stage->plan, h3_stage_device_name(args));

@@ -69,7 +69,7 @@ for program in $stages; do
     usage 'unknown option "plans/smoke.json"' $program "${side[@]}" plans/smoke.json
     for value in 0 nan; do usage "--watchdog $value: give seconds" $program "${side[@]}" "${plan[@]}" --watchdog $value; done
     usage '--device gpu: use cpu or cuda' $program "${side[@]}" "${plan[@]}" --device gpu
-    start "$program without a GPU" 4 'no cuda device' "$work/none" "$H3_BIN/$program" "${side[@]}" "${plan[@]}" --device cuda
+    start "$program without a GPU" 4 'no cuda device|no CUDA' "$work/none" "$H3_BIN/$program" "${side[@]}" "${plan[@]}" --device cuda
     [ $program = h3_compare ] || start "$program: more ranks than blocks" '[23]' '3 ranks are too many for 2 blocks; start at most 2|run h3_reference_pass first' \
         "$work/none" mpirun -q -n 3 "$H3_BIN/$program" "${side[@]}" "${plan[@]}"
 done

@@ -48,6 +48,7 @@ if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then
         echo "stage 9  ${stage//_/ }   all is well"
     else
         echo "$name: told to end with $order" >&2
+        sleep 0.2 # mpirun can lose what a rank says in its last moment; real ranks end MPI together before they leave
     fi
 fi
 exit "$order"
@@ -130,6 +131,32 @@ echo crash >control/candidate_gate
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
 is 'a rank that crashes is exit 4' "$?" 4
 like 'and explained' "$out" 'h3_candidate_gate: a rank ended by itself .*signal 11'
+
+# mpirun fails by itself, with the exit code of a failed qualification
+mkdir -p "$testbed/mpi/bin"
+cat >"$testbed/mpi/bin/mpirun" <<'MPIRUN'
+#!/bin/bash
+cat "$FAKE_WORDS" >&2
+echo "$OMPI_MCA_orte_tmpdir_base" >>"$FAKE_WORDS.folders"
+[ -d "$(dirname "$OMPI_MCA_orte_tmpdir_base")" ] || exit 9
+exit 1
+MPIRUN
+chmod +x "$testbed/mpi/bin/mpirun"
+export FAKE_WORDS=$testbed/words
+fake_mpirun() { (unset OMPI_MCA_orte_tmpdir_base; H3_CLEAN_BUILD=0 MPI_HOME=$testbed/mpi scripts/submit.sh "${demo[@]}" --local --only compare 2>&1); }
+for words in 'There are not enough slots available in the system' 'mpirun was unable to launch the specified application' \
+    '[n1:24210] [[12908,0],0] ORTE_ERROR_LOG: Error in file ../../../orte/util/session_dir.c at line 107'; do
+    echo "$words" >"$FAKE_WORDS"
+    out=$(fake_mpirun)
+    is "exit 4 when mpirun says: ${words:0:40}" "$?" 4
+    like 'and its words are kept' "$out" "${words:(-40)}"
+done
+echo 'h3_compare: a limit is exceeded' >"$FAKE_WORDS"
+out=$(fake_mpirun)
+is 'exit 1 when a rank says so' "$?" 1
+is 'every mpirun has a folder of its own' "$(sort -u "$FAKE_WORDS.folders" | wc -l)" 4
+check 'and leaves none' [ ! -e "$(head -n 1 "$FAKE_WORDS.folders")" ]
+
 echo 75 >control/candidate_gate
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
 is 'a stop is relayed as 75' "$?" 75

@@ -30,6 +30,8 @@ start() {
     local name=$1 ranks=$2
     shift 2
     {
+        # of its own: mpirun fails when another one that ends removes the folder that both share
+        export OMPI_MCA_orte_tmpdir_base=$folder/$name.mpi
         timeout -k 2 100 mpirun -q --oversubscribe -n "$ranks" "$probe" "$@" >"$folder/$name" 2>&1
         echo "$? $EPOCHREALTIME" >"$folder/$name.end"
     } &

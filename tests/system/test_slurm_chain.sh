@@ -69,7 +69,7 @@ check 'the stages behind it accept it: nothing is stale' stage 2 compare "$run"
 
 # --- a candidate that is not there ---
 mkdir "$work/plans" && cp generation-contract.json "$work"
-sed 's/libh3_candidate_cpu\.so/libh3_nowhere.so/' plans/smoke.json >"$work/plans/nowhere.json"
+sed 's/libh3_candidate_[^.]*\.so/libh3_nowhere.so/' plans/smoke.json >"$work/plans/nowhere.json"
 refuse 'its plan is another one' cmp plans/smoke.json "$work/plans/nowhere.json"
 run=$work/nowhere
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh --plan "$work/plans/nowhere.json" --run "$run")

@@ -27,7 +27,7 @@ smoke_libraries() {
 
 smoke_plan() {
     cp generation-contract.json "$(dirname "$1")"
-    sed -e 's/libh3_provider_cpu.so/librelay_provider.so/; s/libh3_candidate_cpu.so/librelay.so/' -e "${2:-}" plans/smoke.json >"$1"
+    sed -e 's/libh3_provider_[^.]*\.so/librelay_provider.so/; s/libh3_candidate_[^.]*\.so/librelay.so/' -e "${2:-}" plans/smoke.json >"$1"
 }
 
 program_of() {
