@@ -48,8 +48,9 @@ if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then
         echo "stage 9  ${stage//_/ }   all is well"
     else
         echo "$name: told to end with $order" >&2
-        sleep 0.2 # mpirun can lose what a rank says in its last moment; real ranks end MPI together before they leave
     fi
+elif [ "$order" != 0 ]; then
+    sleep 5 # the first rank that leaves ends the others: let that be the one that speaks, as real ranks do
 fi
 exit "$order"
 PROGRAM
