@@ -15,10 +15,12 @@ static const char help[] =
     "h3_candidate_gate - stage 3: does the candidate compute the model, node by node, bit by bit where it promised?\n"
     "\n"
     "  mpirun -n N h3_candidate_gate --plan FILE --run DIR [--device cpu|cuda] [--only GLOB] [--allow-dirty]\n"
-    "                             [--watchdog SECONDS]\n"
+    "                             [--checkpoint DIR] [--watchdog SECONDS]\n"
     "      build identity, hashes, block 0 (17 nodes, forward and backward, every layout), then all blocks\n"
     "      writes DIR/gate.json; the last line is VALID, INVALID or PARTIAL\n"
-    "  --only GLOB      runs the checks whose name matches, 'block0*' or 'block0.*.attention.*'; never accepted by stage 4\n"
+    "  --only GLOB      runs the checks whose name matches, 'block0*' or 'block0.*.attention.*'; never accepted by stage 4;\n"
+    "                   for checks of block 0 a folder with config.json, index and the shards of that block is enough\n"
+    "  --checkpoint DIR the plan's checkpoint lies there and not where the plan says\n"
     "  --allow-dirty    accepts a library built from uncommitted sources; never accepted by stage 4\n"
     "  --case FILE      replays one node on a minimal case that a failed gate left in DIR/cases/\n"
     "  --list           names every check of the plan\n"
@@ -70,7 +72,8 @@ static h3_status describe(const h3_args *args)
     if (args->plan == NULL) return h3_error(H3_USAGE, "--plan FILE is needed; see h3_candidate_gate --help");
     H3_TRY(h3_plan_read(&plan, args->plan));
     h3_plan_for_device(&plan, h3_stage_device_name(args));
-    h3_status status = h3_bindings_open_available(&candidate, plan.candidate, plan.path);
+    h3_status status = args->checkpoint != NULL ? h3_plan_use_checkpoint(&plan, args->checkpoint) : H3_OK;
+    if (status == H3_OK) status = h3_bindings_open_available(&candidate, plan.candidate, plan.path);
     int32_t device = strcmp(h3_stage_device_name(args), "cuda") == 0 ? H3_DEVICE_CUDA : H3_DEVICE_CPU;
     if (status == H3_OK) status = list_checks(&plan, &candidate, device, args->only, args->list, &count);
     if (status == H3_OK && args->dry_run) {
@@ -125,7 +128,7 @@ static h3_status check_hashes(gate_stage *g)
     h3_stage *s = g->stage;
     if (s->ranks.rank == 0) {
         H3_TRY(h3_run_verify_all(&s->run, &g->listed, ""));
-        H3_TRY(h3_inputs_model(&g->manifest, s->weights, NULL));
+        H3_TRY(s->block0_only ? h3_inputs_block(&g->manifest, s->weights, 0) : h3_inputs_model(&g->manifest, s->weights, &s->watch, NULL));
     }
     g->result.section[H3_SECTION_HASHES] = H3_SECTION_PASSED;
     return H3_OK;
@@ -396,6 +399,7 @@ int main(int argc, char **argv)
     if (status != H3_OK || done) return h3_exit(s.args.program, status);
     if (s.args.list || s.args.dry_run) return h3_exit(s.args.program, describe(&s.args));
     if (s.args.case_file != NULL) return h3_exit(s.args.program, replay_case(&s.args));
+    s.block0_only = s.args.only != NULL && !h3_glob(s.args.only, "full");
     if (s.args.internal != NULL) return h3_exit(s.args.program, h3_gate_replay(&s.args));
     return h3_stage_main(&s, argc, argv, run_stage);
 }
