@@ -71,11 +71,11 @@ part() {
     rm -rf "${work:?}/$1" && mkdir "$work/$1" && cp "$work/checkpoint/config.json" "$work/checkpoint/$index" "$work/checkpoint/$two" "$work/$1"
 }
 offset_of() { # offset_of TENSOR: of its last byte in the second shard
-    local header length end
+    local header length
     length=$(od -An -tu8 -N 8 "$work/checkpoint/$two" | tr -d ' ')
     header=$(dd if="$work/checkpoint/$two" bs=1 skip=8 count="$length" status=none)
-    end=$(sed "s/.*\"$1\":{[^}]*\"data_offsets\":\[[0-9]*,\([0-9]*\)\]}.*/\1/" <<<"$header")
-    echo $((8 + length + end - 1))
+    header=${header#*\""$1"\":} && header=${header%%]\}*}
+    echo $((8 + length + ${header##*,} - 1))
 }
 dirty=()
 [[ $(cat "$chain_build/revision.key" 2>/dev/null) != *-dirty ]] || dirty=(--allow-dirty)
@@ -148,7 +148,7 @@ end=$(sed 's/.*,\([0-9]*\)\]}}$/\1/' "$work/header") length=$(stat -c %s "$work/
 # shellcheck disable=SC2059  # an escape is what it is for
 { printf "$(printf '\\x%02x\\x%02x\\0\\0\\0\\0\\0\\0' $((length % 256)) $((length / 256)))"; cat "$work/header"; } >"$large/$big"
 truncate -s $((8 + length + end)) "$large/$big"
-zeros=$(sed 's/./0/g' <<<"${hash:0:64}")
+zeros=$(printf '%064d' 0)
 smoke_plan "$work/large.json" '/"checkpoint"/,/^ },/c\ "checkpoint": {"folder": "large", "hashes": {"'$big'": "'"$zeros"'"}},'
 plan=$work/large.json run=$work/large_run
 export OPENSSL_ia32cap=:~0x20000000 # without the processor's own SHA-256
