@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HASH_BYTES = 32, CHUNK = 1 << 20, PIECE = 4 << 20 };
+enum { HASH_BYTES = H3_SHA256_BYTES, CHUNK = 1 << 20, PIECE = H3_DIGEST_PIECE };
 
 h3_status h3_format(char **out, const char *format, ...)
 {

@@ -80,6 +80,22 @@ h3_status h3_weights_read(h3_tensor *out, const h3_weights *weights, const char 
     return h3_tensor_convert(out, weights->tensors[parameter - weights->inventory.items], parameter->dtype);
 }
 
+h3_status h3_weights_view(h3_tensor *out, const h3_weights *weights, const char *name)
+{
+    *out = (h3_tensor){0};
+    const h3_parameter *parameter = h3_inventory_find(&weights->inventory, name);
+    if (parameter == NULL) return h3_error(H3_USAGE, "the model has no parameter \"%.200s\"; check the name", name);
+    if (!weights->is_folder) return h3_error(H3_USAGE, "synthetic weights have no bytes to look at");
+    *out = *weights->tensors[parameter - weights->inventory.items];
+    return H3_OK;
+}
+
+int h3_weights_seed(const h3_weights *weights, uint64_t *seed)
+{
+    *seed = weights->seed;
+    return !weights->is_folder;
+}
+
 /* cJSON's builders return NULL for want of memory only; `good` collects that. */
 static h3_status shard_identity(cJSON *list, const h3_shard *shard, int *good)
 {

@@ -22,6 +22,11 @@ const h3_inventory *h3_weights_inventory(const h3_weights *weights);
 /* A new host tensor in the stored dtype (caller frees). H3_USAGE for an unknown name. Safe to call from several threads. */
 h3_status h3_weights_read(h3_tensor *out, const h3_weights *weights, const char *name);
 
+/* The mapped bytes of a checkpoint folder's tensor, good as long as the weights are open. */
+h3_status h3_weights_view(h3_tensor *out, const h3_weights *weights, const char *name);
+/* 1 and the seed of synthetic weights; 0 for a folder. */
+int h3_weights_seed(const h3_weights *weights, uint64_t *seed);
+
 /* Identity for manifests (caller deletes). Folder: {"kind":"folder","config_sha256","index_sha256",
  * "shards":[{"path","size","sha256"}...]} with relative names in ascending order and hashes of the very bytes that were parsed
  * and mapped; index_sha256 is null for an unsharded folder. Synthetic: {"kind":"synthetic","scheme":"h3synth-v1","seed",

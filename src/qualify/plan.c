@@ -160,7 +160,8 @@ static h3_status read_fields(h3_plan *plan)
     H3_TRY(h3_json_string(&name, plan->json, "name", plan->path, H3_USAGE));
     if (!good_name(name)) return h3_error(H3_USAGE, "%s: name may hold letters, digits, - and _ (1 to 40)", plan->path);
     snprintf(plan->name, sizeof plan->name, "%s", name);
-    H3_TRY(expect_word(plan, "artifacts", (const char *const[]){"full", NULL}));
+    H3_TRY(expect_word(plan, "artifacts", (const char *const[]){"full", "recompute", NULL}));
+    plan->recompute = strcmp(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(plan->json, "artifacts")), "recompute") == 0;
     H3_TRY(expect_word(plan, "preview", (const char *const[]){"off", "if-available", NULL}));
     H3_TRY(read_checkpoint(plan));
     H3_TRY(read_layouts(plan));

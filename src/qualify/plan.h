@@ -32,6 +32,7 @@ typedef struct h3_plan {
     const cJSON *checkpoint_hashes; /* NULL or {"file": "sha256"} */
     size_t layout_count;
     h3_plan_layout *layouts;
+    int recompute;          /* "artifacts": only what runs a block again is stored whole, see h3_reference_run */
     const char *provider;   /* library */
     const cJSON *candidate; /* bindings */
     const cJSON *generation; /* NULL: no generation in this plan; read by h3_generation_read */
