@@ -278,10 +278,27 @@ const h3_manifest_file *h3_manifest_find_file(const h3_manifest *manifest, const
     return bsearch(&key, manifest->files, manifest->file_count, sizeof key, by_path);
 }
 
+static cJSON *content_of(const cJSON *model)
+{
+    static const char *const beside[] = {"repository", "revision", "block_tensors"};
+    cJSON *copy = cJSON_Duplicate(model, 1);
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) cJSON_DeleteItemFromObjectCaseSensitive(copy, beside[i]);
+    return copy;
+}
+
+int h3_model_same(const cJSON *a, const cJSON *b)
+{
+    cJSON *content_a = content_of(a), *content_b = content_of(b);
+    int same = content_a != NULL && content_b != NULL && cJSON_Compare(content_a, content_b, 1);
+    cJSON_Delete(content_a);
+    cJSON_Delete(content_b);
+    return same;
+}
+
 h3_status h3_manifest_require_equal(const h3_manifest *pinned, const h3_manifest *made, const char *where)
 {
     H3_TRY(h3_fingerprint_require(pinned->fingerprint, made->fingerprint, where));
-    if (!cJSON_Compare(pinned->model, made->model, 1)) return h3_error(H3_INTEGRITY, "%s pins another model; check the plan's checkpoint", where);
+    if (!h3_model_same(pinned->model, made->model)) return h3_error(H3_INTEGRITY, "%s pins another model; check the plan's checkpoint", where);
     for (size_t i = 0; i < pinned->tensor_count; i++) {
         const h3_manifest_tensor *tensor = h3_manifest_find(made, pinned->tensors[i].name);
         if (tensor == NULL || strcmp(tensor->digest, pinned->tensors[i].digest) != 0 || tensor->samples != pinned->tensors[i].samples)

@@ -14,6 +14,10 @@ h3_status h3_fingerprint(cJSON **out, const h3_library *provider);
 /* H3_INTEGRITY "not comparable" with the first differing field unless both are equal. */
 h3_status h3_fingerprint_require(const cJSON *recorded, const cJSON *current, const char *where);
 
+/* Whether two models (h3_plan_model) have the same content, by their hashes: names of repository and revision prove nothing, and block_tensors
+ * says the same again. */
+int h3_model_same(const cJSON *a, const cJSON *b);
+
 /* One tensor of a pass: "<layout>/<precision>/<name>", the file that holds it, its digest. Under the policy "recompute" the file has samples of
  * it only, as H3_SAMPLES<name>: whoever needs the tensor runs the provider again and requires the digest. */
 typedef struct h3_manifest_tensor {

@@ -32,7 +32,7 @@ static const char *recorded_hash(const cJSON *model, const char *file)
 static h3_status check_pinned(const h3_plan *plan, const cJSON *model)
 {
     const cJSON *pin;
-    cJSON_ArrayForEach(pin, plan->checkpoint_hashes) {
+    cJSON_ArrayForEach(pin, plan->checkpoint_pins.hashes) {
         if (cJSON_IsString(pin) && strcmp(recorded_hash(model, pin->string), pin->valuestring) == 0) continue;
         return h3_error(H3_INTEGRITY, MANIFEST ": its model's %s is not the one that the plan pins; rerun h3_reference_pass",
                         pin->string);
@@ -46,7 +46,7 @@ static h3_status check_model(const h3_plan *plan, const cJSON *model)
     cJSON *identity = NULL;
     if (!plan->synthetic) return check_pinned(plan, model);
     H3_TRY(h3_weights_synthetic(&weights, &plan->config, plan->weight_seed));
-    h3_status status = h3_weights_identity(weights, &identity);
+    h3_status status = h3_weights_identity(weights, NULL, &identity);
     if (status == H3_OK && !cJSON_Compare(identity, model, 1))
         status = h3_error(H3_INTEGRITY, MANIFEST ": its model is not the one that the plan describes; rerun h3_reference_pass");
     cJSON_Delete(identity);
