@@ -121,7 +121,10 @@ h3_status h3_weights_view(h3_tensor *out, const h3_weights *weights, const char 
     const h3_parameter *parameter = h3_inventory_find(&weights->inventory, name);
     if (parameter == NULL) return h3_error(H3_USAGE, "the model has no parameter \"%.200s\"; check the name", name);
     if (!weights->is_folder) return h3_error(H3_USAGE, "synthetic weights have no bytes to look at");
-    *out = *weights->tensors[parameter - weights->inventory.items];
+    const h3_tensor *stored = weights->tensors[parameter - weights->inventory.items];
+    if (stored == NULL)
+        return h3_error(H3_INTEGRITY, "%s was not opened: the checkpoint is open for block %lld alone", name, (long long)weights->only_block);
+    *out = *stored;
     return H3_OK;
 }
 
