@@ -165,7 +165,7 @@ $(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $
 
 # --- goals ----------------------------------------------------------------------------------------------------------
 
-.PHONY: all programs kernels candidate tests check-build bench-build cuda-check install
+.PHONY: all programs kernels candidate tests check-build bench-build cuda-tests cuda-check install
 all: config programs kernels
 	@mk/build_line.sh $(BUILD) $(BIN) $(LIB)
 	@$(if $(FAST_MATH),echo 'build    $(CANDIDATE_LIB)/ candidate with -ffast-math: use it with H3_LIB=$(CANDIDATE_LIB)',:)
@@ -175,6 +175,7 @@ candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS
 tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
+cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda libinject.so)
 
 # --- compiling ------------------------------------------------------------------------------------------------------
 
@@ -218,6 +219,10 @@ $(BUILD)/tests/golden_cuda: $(call objects,$(GOLDEN_CUDA_SOURCES)) $(BUILD)/libh
 
 $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+# LD_PRELOAD for error injection
+$(BUILD)/tests/libinject.so: tests/cuda/inject.c $(BUILD)/flags.key
+	$(call run,LD,$(CC) $(COMMON) $(CUDA_CFLAGS) -fPIC -shared $(SANITIZER) $< -ldl -o $@)
 
 $(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)

@@ -54,7 +54,8 @@ h3_status whole_deep(golden_result *out, whole *w, golden_mode mode, const char 
 /*
  * full: BF16 forward of all blocks, of the provider or the candidate (`mode`), on layout "s264", "s925" or "release". Both outputs' samples: at most
  * 1.5 p + 1e-3 from the golden's, p being the error of our BF16 provider against our FP32 on the same layout (run here when first needed, and no more than
- * 0.1: a wrong FP32 must not loosen the bound), release at most 0.03; the norm of every block's output within 1e-3. H3_USAGE for another mode or layout.
+ * 0.1: a wrong FP32 must not loosen the bound), release at most 0.03; the norm of every block's output within 1e-3; on a GPU the release
+ * takes at most 141 GB. H3_USAGE for another mode or layout.
  */
 h3_status whole_full(golden_result *out, whole *w, const char *layout, golden_mode mode, const char *disturb);
 

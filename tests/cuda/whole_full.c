@@ -7,9 +7,12 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "graph/device_cuda.h"
 #include "model/safetensors.h"
 #include "qualify/metrics.h"
 #include "sampled.h"
+
+enum { H200_GIGABYTES = 141 };
 
 static const char *const output_names[WHOLE_OUTPUTS] = {"video", "audio"};
 static const char *const full_layouts[WHOLE_LAYOUTS] = {"s264", "s925", "release"};
@@ -146,6 +149,9 @@ static h3_status compare_output(const full *f, int which, const h3_tensor *x, co
     return H3_OK;
 }
 
+/* The release must fit an H200, whatever GPU this is. */
+static int measures_memory(const full *f) { return f->w->device->kind == H3_DEVICE_CUDA && strcmp(f->layout, "release") == 0; }
+
 static h3_status run_full(full *f, golden_mode mode, whole_layout *known)
 {
     outputs own = {0};
@@ -153,6 +159,11 @@ static h3_status run_full(full *f, golden_mode mode, whole_layout *known)
     h3_status status = full_forward(f, mode, &own);
     if (status == H3_OK && !release) status = need_errors(f, known, mode == GOLDEN_BF16 ? &own : NULL);
     for (int i = 0; i < WHOLE_OUTPUTS && status == H3_OK; i++) status = compare_output(f, i, &own.host[i], release ? NULL : known);
+    if (measures_memory(f)) {
+        size_t taken, most;
+        h3_cuda_memory(&taken, &most);
+        sampled_note(f->result, "GPU memory in GB", most > 0 ? (double)most / 1e9 : NAN, H200_GIGABYTES);
+    }
     free_outputs(&own);
     return status;
 }
@@ -170,7 +181,7 @@ h3_status whole_full(golden_result *out, whole *w, const char *layout, golden_mo
     if (status == H3_OK) status = h3_json_read(&f.report, golden_folder(path, "released-dims/full-report.json"), H3_INTEGRITY);
     if (status == H3_OK) status = h3_json_object(&f.entry, f.report, layout, path, H3_INTEGRITY);
     if (status == H3_OK) status = run_full(&f, mode, known);
-    out->expected = WHOLE_OUTPUTS + (int)w->config.num_layers;
+    out->expected = WHOLE_OUTPUTS + (int)w->config.num_layers + measures_memory(&f);
     cJSON_Delete(f.report);
     h3_safetensors_close(&f.samples);
     return status;
