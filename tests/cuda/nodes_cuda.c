@@ -2,7 +2,7 @@
  * Every node of the CUDA candidate, forward and backward, on one GPU: against the CPU candidate, against the model of the tensor
  * core, against itself (repeats, row counts, batch populations), and against a provider's bytes where they are promised.
  *
- *   nodes_cuda [--dims nano,tiny,odd,wide,d32,d64,released] [--rows N] [--node PREFIX] [--time REPEATS] [--large] [--digests FILE] [--quick]
+ *   nodes_cuda [--dims nano,tiny,odd,wide,d32,d64,released] [--rows N] [--node PREFIXES] [--time REPEATS] [--large] [--digests FILE] [--quick]
  *              [--provider LIBRARY.so] CANDIDATE_CUDA.so CANDIDATE_CPU.so
  *
  * One line a node: sizes, OK or FAIL, what was found, times. --digests writes the SHA-256 of every node's results, forward and backward, so that two
@@ -276,9 +276,20 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
+/* Whether a name starts like one in a list with commas; the empty list means all. */
+static bool starts_any(const char *name, const char *list)
+{
+    if (*list == 0) return true;
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',') {
+        const size_t length = strcspn(at, ",");
+        if (length > 0 && !strncmp(at, name, length)) return true;
+    }
+    return false;
+}
+
 static int usage(void)
 {
-    fprintf(stderr, "usage: nodes_cuda [--dims LIST] [--rows N] [--node PREFIX] [--time REPEATS] [--large] [--digests FILE] [--quick] [--provider LIBRARY.so] "
+    fprintf(stderr, "usage: nodes_cuda [--dims LIST] [--rows N] [--node PREFIXES] [--time REPEATS] [--large] [--digests FILE] [--quick] [--provider LIBRARY.so] "
                     "CANDIDATE_CUDA.so CANDIDATE_CPU.so\n");
     return 2;
 }
@@ -322,7 +333,7 @@ int main(int count, char **words)
         dims size = sizes[s];
         if (o.rows > 0) size.rows = o.rows;
         for (size_t n = 0; n < sizeof nodes / sizeof *nodes; n++) {
-            if (!listed(o.dims, size.name) || !starts(nodes[n], o.node)) continue;
+            if (!listed(o.dims, size.name) || !starts_any(nodes[n], o.node)) continue;
             failures += check_node(&l, &o, nodes[n], &size) != 0;
             run++;
         }

@@ -38,6 +38,7 @@ initcheck    600   2  compute-sanitizer initcheck on nano, all kernels
 racecheck    600   2  compute-sanitizer racecheck on nano, all kernels
 block0       300  20  block 0 at the released dimensions, s264 and s925, and 48 golden rows of single nodes
 nodes-full   600  20  every candidate node at the released dimensions, and against the provider
+products     600  20  the seven products at 925 rows, beside the provider
 process      300  20  the same bytes of every node from a second process
 deep         300  60  3 blocks, forward and backward
 full         600  80  50 blocks, s264 and s925: provider and candidate, FP32 beside them
@@ -60,6 +61,7 @@ part_initcheck() { sanitized initcheck; }
 part_racecheck() { sanitized racecheck; }
 part_block0() { golden_cuda --cases rows48,s264,s925; }
 part_nodes-full() { nodes_cuda --dims released --provider "$lib/libh3_provider_cuda.so"; }
+part_products() { nodes_cuda --dims released --rows 925 --node adaln,q_proj,k_proj,v_proj,o_proj,ffn --provider "$lib/libh3_provider_cuda.so"; }
 part_process() {
     local try
     for try in 1 2; do nodes_cuda --dims nano,tiny,released --quick --digests "$log/digests.$try" || return; done

@@ -51,6 +51,22 @@ else
     is 'and that is all' "$(lines "$err")" 2
 fi
 
+# --- the program that compares goldens ---------------------------------------------------------------------------------------
+
+golden_cuda=${H3_BUILD:-build}/tests/golden_cuda
+golden() { out=$("$golden_cuda" "$@" 2>"$work/err"); rc=$?; err=$(cat "$work/err"); }
+golden --device cpu --cases nano --modes fp32
+is 'nano holds on the CPU' "$rc $(tail -n 1 <<<"$out")" '0 goldens on cpu: ok'
+for wrong in '--cases nano,typo' '--cases nano,' '--modes fp64' '--device' '--probe --cases nano'; do
+    # shellcheck disable=SC2086  # two words
+    golden $wrong
+    is "a wrong command line is refused: $wrong" "$rc" 2
+done
+golden --device cpu --cases edge --modes bf16
+is 'a case that has no golden in these modes is no success' "$rc $(tail -n 1 <<<"$out")" '1 goldens on cpu: FAILED'
+out=$(H3_GOLDEN=$work/none "$golden_cuda" --device cpu --cases nano,deep,generation,full-s264 2>&1)
+is 'and neither are goldens that are not there' "$? $(grep -c 'FAILED  ' <<<"$out")" '1 10'
+
 # --- all is well -----------------------------------------------------------------------------------------------------------
 
 good_programs
