@@ -258,6 +258,26 @@ static void must_fail(h3_status status, const golden_result *r, const char *name
     assert_string_equal(r->worst_name, name);
 }
 
+/* p of one tensor, from the two sets of samples. */
+static double sampled_p(const char *name)
+{
+    char key[200];
+    double sum = 0.0, l2;
+    h3_safetensors file = golden_tensors("nano/expected-fp64.safetensors"), other = golden_tensors("nano/expected-bf16.safetensors");
+    snprintf(key, sizeof key, "%.190s", name);
+    const h3_tensor *a = h3_safetensors_find(&file, key), *b = h3_safetensors_find(&other, key);
+    int64_t count = h3_tensor_count(a), k = count < SAMPLES ? count : SAMPLES;
+    for (int64_t j = 0; j < k; j++) {
+        int64_t i = (int64_t)((uint64_t)j * 2654435761u % (uint64_t)count);
+        double d = (double)(float)sampled_value(a, i) - (double)(float)sampled_value(b, i);
+        sum += d * d;
+    }
+    l2 = norm(a);
+    h3_safetensors_close(&file);
+    h3_safetensors_close(&other);
+    return sqrt(sum) / (l2 * sqrt((double)k / (double)count));
+}
+
 /* --- deep ----------------------------------------------------------------------------------------------------------- */
 
 static void deep_holds(void **state)
@@ -267,7 +287,11 @@ static void deep_holds(void **state)
     (void)state;
     assert_true(expected_deep > 60);
     must_hold(whole_deep(&r, &w, GOLDEN_FP32, ""), &r, expected_deep, "deep fp32");
+    assert_true(r.worst_bound == 1e-4);
     must_hold(whole_deep(&r, &w, GOLDEN_BF16, ""), &r, expected_deep, "deep bf16");
+    /* Our BF16 forward is the golden's, so that the error is p. */
+    assert_string_equal(r.worst_name, "out.audio");
+    assert_true(fabs(r.worst_bound - (1.25 * r.worst_error + 1e-3)) < 1e-5);
     must_hold(whole_deep(&r, &w, GOLDEN_CANDIDATE, ""), &r, expected_deep, "deep candidate");
     whole_close(&w);
 }
@@ -280,9 +304,12 @@ static void deep_sees_a_disturbed_tensor(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         golden_result r;
         must_fail(whole_deep(&r, &w, GOLDEN_FP32, names[i]), &r, names[i]);
+        assert_true(r.worst_bound == 1e-4);
     }
     golden_result r;
     must_fail(whole_deep(&r, &w, GOLDEN_BF16, "block_out.0"), &r, "block_out.0");
+    must_fail(whole_deep(&r, &w, GOLDEN_BF16, "grad.proj_in.bias"), &r, "grad.proj_in.bias");
+    assert_true(fabs(r.worst_bound - (1.5 * sampled_p("grad.proj_in.bias") + 5e-3)) < 1e-7);
     whole_close(&w);
 }
 
@@ -336,8 +363,11 @@ static void full_sees_a_disturbed_tensor(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         golden_result r;
         must_fail(whole_full(&r, &w, "s264", GOLDEN_BF16, names[i]), &r, names[i]);
+        assert_true(r.worst_bound == (i < 2 ? 1.5 * w.full[0].p[i] + 1e-3 : 1e-3));
         must_fail(whole_full(&r, &w, "s264", GOLDEN_CANDIDATE, names[i]), &r, names[i]);
+        assert_true(r.worst_bound == (i < 2 ? 1.5 * w.full[0].p[i] + 1e-3 : 1e-3));
         must_fail(whole_full(&r, &w, "release", GOLDEN_BF16, names[i]), &r, names[i]);
+        assert_true(r.worst_bound == (i < 2 ? 0.03 : 1e-3));
     }
     whole_close(&w);
 }
@@ -377,7 +407,10 @@ static void generation_compares_everything(void **state)
     whole w = open_whole();
     (void)state;
     must_hold(whole_generation(&r, &w, GOLDEN_BF16, ""), &r, 12, "generation bf16");
-    for (size_t i = 0; i < sizeof near / sizeof *near; i++) must_fail(whole_generation(&r, &w, GOLDEN_BF16, near[i]), &r, near[i]);
+    for (size_t i = 0; i < sizeof near / sizeof *near; i++) {
+        must_fail(whole_generation(&r, &w, GOLDEN_BF16, near[i]), &r, near[i]);
+        assert_true(r.worst_bound == (i < 2 ? 0.02 : 0.05));
+    }
     for (size_t i = 0; i < sizeof equal / sizeof *equal; i++) must_fail(whole_generation(&r, &w, GOLDEN_BF16, equal[i]), &r, equal[i]);
     assert_good(whole_generation(&r, &w, GOLDEN_BF16, "condition_rows"));
     assert_int_equal(r.failed, 2); /* before and after */
