@@ -6,6 +6,7 @@
 #   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
+#   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so: what tests/cuda/run_all.sh runs on a GPU
 #   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
 #   bench/X.c                    build/bench/X
 
@@ -134,7 +135,8 @@ PROBE_SOURCES := $(sort $(wildcard tests/mpi/*.c))
 WRONG_SOURCES := $(sort $(wildcard tests/candidates/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large)
-GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c tests/cuda/released.c tests/unit/golden.c
+WHOLE_SOURCES := $(patsubst %,tests/cuda/%.c,whole whole_full whole_generation sampled released)
+GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c $(WHOLE_SOURCES) tests/unit/golden.c
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
 KERNEL_FOLDERS := $(if $(CUDA),$(KERNEL_FOLDERS),$(filter-out %/cuda,$(KERNEL_FOLDERS)))
@@ -164,16 +166,17 @@ $(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $
 
 # --- goals ----------------------------------------------------------------------------------------------------------
 
-.PHONY: all programs kernels candidate tests check-build bench-build cuda-check install
+.PHONY: all programs kernels candidate tests check-build bench-build cuda-tests cuda-check install
 all: config programs kernels
 	@mk/build_line.sh $(BUILD) $(BIN) $(LIB)
 	@$(if $(FAST_MATH),echo 'build    $(CANDIDATE_LIB)/ candidate with -ffast-math: use it with H3_LIB=$(CANDIDATE_LIB)',:)
 programs: need-build $(BUILD)/libh3.a $(PROGRAMS)
 kernels: need-build $(KERNELS)
 candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS))
-tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG)
+tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c))
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
+cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda libinject.so)
 
 # --- compiling ------------------------------------------------------------------------------------------------------
 
@@ -208,7 +211,9 @@ $(BIN)/%: $(BUILD)/obj/workers/%.o $(WORKER_OBJECTS) $(BUILD)/libh3.a $(BUILD)/s
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
 $(BUILD)/tests/test_%: $(BUILD)/obj/tests/unit/test_%.o $(call objects,$(TEST_SHARED_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
-	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(CMOCKA_LIBS) $(LIBS) -o $@)
+	$(call run,LD,$(CC) $(LINK) $(filter %.o,$^) $(filter %.a,$^) $(CMOCKA_LIBS) $(LIBS) -o $@)
+
+$(BUILD)/tests/test_whole: $(call objects,$(WHOLE_SOURCES))
 
 $(BUILD)/tests/golden_cuda: $(call objects,$(GOLDEN_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
@@ -218,6 +223,10 @@ $(BUILD)/tests/device_cuda: $(call objects,tests/cuda/device_cuda.c) $(BUILD)/li
 
 $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+# LD_PRELOAD for error injection
+$(BUILD)/tests/libinject.so: tests/cuda/inject.c $(BUILD)/flags.key
+	$(call run,LD,$(CC) $(COMMON) $(CUDA_CFLAGS) -fPIC -shared $(SANITIZER) $< -ldl -o $@)
 
 $(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
