@@ -89,6 +89,7 @@ FLAGS_candidate := $(KERNEL_BASE) -fopenmp $(if $(FAST_MATH),-ffast-math -DH3_FA
 CFLAGS_provider := $(COMMON) $(FLAGS_provider) $(OPENBLAS_CFLAGS)
 CFLAGS_candidate := $(COMMON) $(FLAGS_candidate)
 LIBS_provider_cpu := $(OPENBLAS_LIBS)
+FLAGS_provider_cuda := $(if $(CUDNN_LIBS),-DH3_CUDNN $(CUDNN_CFLAGS))
 LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++
 LIBS_candidate_cuda := $(if $(EMULATE_CUDA),-Wl$(comma)-Bsymbolic) $(CUDA_LIBS) -lstdc++
 # nodelete: OpenMP's threads live on after dlclose and must find their code where it was.
@@ -157,7 +158,7 @@ $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
     $(foreach f,$(KERNEL_FOLDERS),$(call kernel_build,$(call kind_of,$f))/obj/$f) \
     $(BIN) $(LIB) $(CANDIDATE_LIB) $(BUILD)/tests $(BUILD)/bench))
 
-$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
+$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(FLAGS_provider_cuda))
 $(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
 # A source that went away must leave the archives and libraries too.
 $(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
@@ -235,7 +236,7 @@ endif
 # $(call kernel_rules,FOLDER,KIND,DEVICE,BUILD)
 define kernel_rules
 $4/obj/$1/%.o: $1/%.c $4/flags.key
-	$$(call run,CC,$$(CC) $$(CFLAGS_$2) $$(if $$(filter cuda,$3),$$(CUDA_CFLAGS)) $$(if $$(filter cuda,$3),-DH3_BUILD_ARCHITECTURES='"$$(CUDA_ARCHITECTURES:%=sm_%)"') $$(call revision_of,$$<,$$(if $$(filter cuda,$3),$$(NVCC_FLAGS),$$(FLAGS_$2))) $$(depend) -c $$< -o $$@)
+	$$(call run,CC,$$(CC) $$(CFLAGS_$2) $$(if $$(filter cuda,$3),$$(CUDA_CFLAGS) $$(FLAGS_$2_cuda)) $$(if $$(filter cuda,$3),-DH3_BUILD_ARCHITECTURES='"$$(CUDA_ARCHITECTURES:%=sm_%)"') $$(call revision_of,$$<,$$(if $$(filter cuda,$3),$$(NVCC_FLAGS),$$(FLAGS_$2))) $$(depend) -c $$< -o $$@)
 $4/obj/$1/%.cu.o: $1/%.cu $4/flags.key
 	$$(call run,NV,$$(NVCC) $$(NVCC_FLAGS) -MMD -MF $$(@:.o=.d) -c $$< -o $$@)
 $(patsubst %.c,$4/obj/%.o,$(filter $1/%,$(REVISION_SOURCES))): $(BUILD)/revision.key
