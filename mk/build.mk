@@ -72,7 +72,7 @@ EMULATOR := $(BUILD)/libcuda_emulated.so
 ifneq ($(EMULATE_CUDA),)
 CUDA_LIBS := -L$(BUILD) -Wl,-rpath,$(CURDIR)/$(BUILD) -lcuda_emulated
 CUBLAS_LIBS := -Wl,-Bsymbolic
-CUDNN_LIBS :=
+CUDNN_LIBS := $(if $(CUDNN_LIBS),-Wl$(comma)-Bsymbolic) # its header is all that is needed
 endif
 SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
@@ -104,6 +104,7 @@ ifneq ($(EMULATE_CUDA),)
 # The C++ compiler in nvcc's place. Symbols are shared with the emulator, so none is hidden.
 NVCC := $(CXX) -x c++
 NVCC_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -fPIC -fno-gnu-unique $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS)
+EMULATOR_FLAGS := $(FLAGS_provider_cuda)
 endif
 
 # --- revision -------------------------------------------------------------------------------------------------------
@@ -137,6 +138,7 @@ BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large)
 SDPA_PLANS_SOURCES := $(wildcard tests/cuda/sdpa_plans.c kernels/provider/cuda/sdpa_graph.c)
 SDPA_PLANS := $(if $(SDPA_PLANS_SOURCES),$(BUILD)/tests/sdpa_plans)
+ATTENTION_CUDNN_SOURCES := $(patsubst %,tests/cuda/%.c,attention_cudnn check problem run)
 GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c tests/cuda/released.c tests/unit/golden.c
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
@@ -219,6 +221,9 @@ $(BUILD)/tests/golden_cuda: $(call objects,$(GOLDEN_CUDA_SOURCES)) $(BUILD)/libh
 $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
+$(BUILD)/tests/attention_cudnn: $(call objects,$(ATTENTION_CUDNN_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
 # Needs cuDNN and no GPU, so it is built with the tests, CUDA=1 or not.
 $(BUILD)/tests/sdpa_plans: $(SDPA_PLANS_SOURCES) $(BUILD)/flags.key $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(COMMON) $(if $(CUDNN_LIBS),$(FLAGS_provider_cuda) $(CUDA_CFLAGS)) -Ikernels/provider/cuda -MMD -MP -MF $(BUILD)/obj/tests/cuda/sdpa_plans.d $(LINK) $(SDPA_PLANS_SOURCES) $(if $(CUDNN_LIBS),$(CUDNN_LIBS)) -o $@)
@@ -235,8 +240,8 @@ $(BUILD)/tests/lib%.so: tests/candidates/%.c $(BUILD)/flags.key $(BUILD)/revisio
 
 ifneq ($(EMULATE_CUDA),)
 $(EMULATOR): $(EMULATOR_SOURCES) $(wildcard tests/cuda/emulate*.h) $(BUILD)/flags.key
-	$(call run,LD,$(CC) $(COMMON) -Isrc -fPIC -c src/qualify/tensor_core.c -o $@.o && $(CXX) -shared $(NVCC_FLAGS) -DH3_EMULATE_MEMORY $(filter %.cpp,$^) $@.o -o $@)
-$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
+	$(call run,LD,$(CC) $(COMMON) -Isrc -fPIC -c src/qualify/tensor_core.c -o $@.o && $(CXX) -shared $(NVCC_FLAGS) $(EMULATOR_FLAGS) -DH3_EMULATE_MEMORY $(filter %.cpp,$^) $@.o -o $@)
+$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(BUILD)/tests/attention_cudnn $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
 endif
 
 # $(call kernel_rules,FOLDER,KIND,DEVICE,BUILD)
