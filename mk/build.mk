@@ -72,7 +72,8 @@ EMULATOR := $(BUILD)/libcuda_emulated.so
 ifneq ($(EMULATE_CUDA),)
 CUDA_LIBS := -L$(BUILD) -Wl,-rpath,$(CURDIR)/$(BUILD) -lcuda_emulated
 CUBLAS_LIBS := -Wl,-Bsymbolic
-CUDNN_LIBS := $(if $(CUDNN_LIBS),-Wl$(comma)-Bsymbolic) # its header is all that is needed
+# Of cuDNN only the header is needed.
+CUDNN_LIBS := $(if $(CUDNN_LIBS),-Wl$(comma)-Bsymbolic)
 endif
 SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
@@ -137,7 +138,7 @@ WRONG_SOURCES := $(sort $(wildcard tests/candidates/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large)
 SDPA_PLANS_SOURCES := $(wildcard tests/cuda/sdpa_plans.c kernels/provider/cuda/sdpa_graph.c)
-SDPA_PLANS := $(if $(SDPA_PLANS_SOURCES),$(BUILD)/tests/sdpa_plans)
+SDPA_PLANS := $(if $(EMULATE_CUDA),,$(if $(SDPA_PLANS_SOURCES),$(BUILD)/tests/sdpa_plans))
 ATTENTION_CUDNN_SOURCES := $(patsubst %,tests/cuda/%.c,attention_cudnn check problem run)
 GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c tests/cuda/released.c tests/unit/golden.c
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))

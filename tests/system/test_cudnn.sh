@@ -25,15 +25,19 @@ fi
 } >"$work/driver.c"
 check 'a driver that takes kernels and does nothing else' "${CC:-gcc}" -w -shared -fPIC -Wl,-soname,libcuda.so.1 "$work/driver.c" -o "$work/libcuda.so.1"
 
+# what the libraries themselves leak, and how slow they are under a sanitizer, is not looked at
+export ASAN_OPTIONS=detect_leaks=0:fast_unwind_on_malloc=1
 LD_LIBRARY_PATH=$work${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$build/tests/sdpa_plans" >"$work/plans.tap"
 code=$?
 cat "$work/plans.tap" >&2
 is 'sdpa_plans ends well' $code 0
-is 'every shape was tried twice' "$(grep -c '^ok ' "$work/plans.tap")" 20
+is 'every shape was tried twice' "$(grep -c '^ok .* queries' "$work/plans.tap")" 20
 is 'eight shapes have a plan' "$(grep '^# cudnn-' "$work/plans.tap" | sort | uniq -c | awk '{n += $1} END {print n}')" 16
 
 # and where no kernel can be handed over, no plan is claimed
 mkdir "$work/empty"
 "${CC:-gcc}" -shared -fPIC -Wl,-soname,libcuda.so.1 -x c /dev/null -o "$work/empty/libcuda.so.1"
-refuse 'without a driver sdpa_plans fails' env LD_LIBRARY_PATH="$work/empty${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$build/tests/sdpa_plans"
+LD_LIBRARY_PATH=$work/empty${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$build/tests/sdpa_plans" >"$work/none.tap" 2>/dev/null
+is 'without a driver sdpa_plans fails' $? 1
+is 'and has no plan for any shape' "$(grep -c '^# cudnn-' "$work/none.tap")" 0
 tap_end
