@@ -279,6 +279,34 @@ h3_status h3_model_forward(h3_model *model, const h3_sequence *sequence, const h
     return status;
 }
 
+h3_status h3_model_input_side(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, const h3_tensor *dhidden, const h3_tensor *dtemb)
+{
+    h3_pass *pass = NULL;
+    h3_status status = h3_sequence_check(sequence, model->engine.config);
+    if (status == H3_OK) status = new_pass(model, sequence, &pass);
+    if (status == H3_OK) status = h3_boundary_prepare(model, pass, sink);
+    if (status == H3_OK) status = h3_boundary_input(model, pass, sink);
+    if (status == H3_OK) status = h3_boundary_input_backward(model, pass, sink, dhidden, dtemb);
+    h3_pass_free(pass, model);
+    return status;
+}
+
+h3_status h3_model_output_side(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, const h3_tensor *hidden)
+{
+    h3_pass *pass = NULL;
+    h3_tensor dhidden = {0}, dtemb = {0};
+    h3_status status = h3_sequence_check(sequence, model->engine.config);
+    if (status == H3_OK) status = new_pass(model, sequence, &pass);
+    if (status == H3_OK) status = h3_boundary_prepare(model, pass, NULL);
+    if (status == H3_OK) status = h3_device_duplicate(&pass->hidden, model->engine.device, hidden);
+    if (status == H3_OK) status = h3_boundary_output(model, pass, sink, NULL, NULL);
+    if (status == H3_OK) status = h3_boundary_output_backward(model, pass, sink, &dhidden, &dtemb);
+    h3_device_free(&dhidden, model->engine.device);
+    h3_device_free(&dtemb, model->engine.device);
+    h3_pass_free(pass, model);
+    return status;
+}
+
 /* Recomputes block i's forward silently, then walks back; dhidden is replaced by the gradient of the block's input. */
 static h3_status block_backward(h3_model *model, h3_pass *pass, int64_t i, const h3_sink *sink, h3_tensor *dhidden, h3_tensor *dtemb)
 {

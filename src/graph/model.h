@@ -82,6 +82,11 @@ h3_status h3_model_forward(h3_model *model, const h3_sequence *sequence, const h
 h3_status h3_model_backward(h3_model *model, h3_pass *pass, const h3_sink *sink);
 void h3_pass_free(h3_pass *pass, h3_model *model);
 
+/* A boundary by itself, forward and backward, for whoever makes its tensors again; a model that has that side. Gradients and hidden state are on the
+ * device: of the packed input and of temb over all blocks; the output of the last block. */
+h3_status h3_model_input_side(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, const h3_tensor *dhidden, const h3_tensor *dtemb);
+h3_status h3_model_output_side(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, const h3_tensor *hidden);
+
 /* The block's outside values (X is set by the caller), for walks of a single block: temb, index, cos, sin of a pass. */
 void h3_pass_values(const h3_pass *pass, h3_block_state *state);
 /* The input of a block of this rank, as the forward found it. */

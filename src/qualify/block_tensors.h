@@ -1,12 +1,21 @@
-/* The reference's tensors of one block on the device: read from its artifact, or, where that has samples only, made again by the provider from the block's
- * stored input and gradient. Either way every tensor has the digest of the manifest. */
+/* The reference's tensors of one block, or of a boundary, on the device: read from the artifact, or, where that has samples only, made again by the
+ * provider from the stored input and gradient. Either way every tensor has the digest of the manifest. */
 #ifndef H3_QUALIFY_BLOCK_TENSORS_H
 #define H3_QUALIFY_BLOCK_TENSORS_H
 
 #include "dist/ranks.h"
 #include "qualify/manifest.h"
 
-/* What it takes. Nothing is owned but `recent`, artifacts that were just read: h3_tensor_source_close frees them. */
+/* An artifact that was read and stays for a while: neighbours need it too, and block 0's is large. */
+typedef struct h3_kept {
+    h3_artifact artifact;
+    int users;  /* h3_block_tensors that look at it */
+    int stays;  /* until the source is closed */
+} h3_kept;
+
+enum { H3_KEPT = 24 };
+
+/* What it takes. Nothing is owned but `kept`: h3_tensor_source_close frees it. */
 typedef struct h3_tensor_source {
     h3_ranks *ranks; /* for signs of life; NULL is fine */
     const h3_device *device;
@@ -14,7 +23,7 @@ typedef struct h3_tensor_source {
     const h3_weights *weights;
     const h3_manifest *manifest;
     const char *run_folder;
-    h3_artifact recent[4];
+    h3_kept kept[H3_KEPT];
     int turn;
 } h3_tensor_source;
 void h3_tensor_source_close(h3_tensor_source *source);

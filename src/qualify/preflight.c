@@ -63,8 +63,8 @@ static h3_status sizes_of(h3_layout *sizes, const h3_layout_args *wanted, const 
 
 enum { BYTES_BOTH = 4 + 2 }; /* FP32 and BF16 */
 
-/* Elements of a layout's tensors that are stored: outputs and gradients of all nodes and all parameter gradients; under "recompute" block 0 and the
- * boundaries with the refiners, and three rows of hidden size of every other block. */
+/* Elements of a layout's tensors that are stored: outputs and gradients of all nodes and all parameter gradients; under "recompute" block 0, the
+ * refiners' outputs and gradients, and three rows of hidden size of every other block. */
 static h3_status layout_elements(const h3_plan *plan, const h3_config *config, size_t rows, size_t parameters, size_t *elements)
 {
     size_t blocks = (size_t)config->num_layers, outside;
@@ -73,7 +73,7 @@ static h3_status layout_elements(const h3_plan *plan, const h3_config *config, s
         H3_TRY(add_product(elements, rows, blocks, 2 * row_elements(config)));
         return add_product(elements, parameters, 1, 1);
     }
-    shell.num_layers = 1;
+    shell.num_layers = 1; /* with the boundaries: a little too much */
     H3_TRY(parameter_elements(&shell, &outside));
     H3_TRY(add_product(elements, outside, 1, 1));
     H3_TRY(add_product(elements, rows, 1 + (size_t)config->num_refiner_layers, 2 * row_elements(config)));

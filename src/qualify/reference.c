@@ -88,11 +88,13 @@ static h3_status settle(recorder *record)
     return H3_OK;
 }
 
-/* What a block needs to be run again, and all of block 0 and of the boundaries, is stored whole under every policy. */
+/* What a block or a boundary needs to be run again, and all of block 0, is stored whole under every policy; of the boundaries also everything that is
+ * no parameter's gradient. */
 static int stored_whole(const recorder *record, int64_t block, const char *name)
 {
     static const char *const ends[] = {".residual_mlp", ".x", ".temb"};
-    if (!record->reference->plan->recompute || block <= 0) return 1;
+    if (!record->reference->plan->recompute || block == 0) return 1;
+    if (block < 0) return strncmp(name, "grad.", 5) != 0;
     if (strncmp(name, "grad.", 5) == 0) return 0;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         size_t length = strlen(name), tail = strlen(ends[i]);

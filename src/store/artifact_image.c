@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 enum { GROWTH = 1 << 20 }; /* step in which the memory of a file that is written grows */
 
 /* Offsets of a version 2 superblock. */
@@ -98,6 +100,7 @@ static void *grow(void *bytes, size_t size, H5FD_file_image_op_t operation, void
     (void)operation;
     char *grown = realloc(bytes, size);
     if (grown == NULL) return NULL;
+    if (size > image->size) h3_large_pages(grown + image->size, size - image->size);
     if (size > image->size) memset(grown + image->size, 0, size - image->size);
     image->bytes = grown;
     image->size = size;

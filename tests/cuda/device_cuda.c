@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "graph/device.h"
 #include "model/synth.h"
@@ -118,6 +119,56 @@ static void check_shape(const h3_device *gpu, int64_t rows, int64_t width, int64
     }
 }
 
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* GB/s of what moves all reference tensors: digests, plain copies to the host, uploads, sums. Reported, no check. */
+static void report_rates(const h3_device *gpu)
+{
+    const int64_t count = (int64_t)1 << 30;
+    h3_tensor device, host;
+    char digest[H3_SHA256_HEX];
+    h3_row_sum *sums = calloc(1 << 16, sizeof *sums);
+    uint32_t key[2] = {1, 2};
+    int equal;
+    if (sums == NULL) exit(4);
+    must(h3_device_tensor(&device, gpu, H3_F32, 1, &count));
+    must(gpu->synth(&device, key, 0.0f, 1.0f, 0));
+    must(gpu->health());
+    const double bytes = 4.0 * (double)count;
+    double start = seconds();
+    must(gpu->synth(&device, key, 0.0f, 1.0f, 0));
+    must(gpu->health());
+    printf("rate   synthetic values     %8.2f GB/s\n", bytes / (seconds() - start) * 1e-9);
+    must(h3_device_digest(digest, gpu, &device)); /* the first call starts threads and pins memory */
+    start = seconds();
+    must(h3_device_digest(digest, gpu, &device));
+    printf("rate   digest               %8.2f GB/s\n", bytes / (seconds() - start) * 1e-9);
+    start = seconds();
+    must(h3_device_row_sums(sums, gpu, &device, &device, 1 << 16, 1));
+    printf("rate   row sums, two reads  %8.2f GB/s\n", 2.0 * bytes / (seconds() - start) * 1e-9);
+    start = seconds();
+    must(gpu->equal(&equal, device.data, (char *)device.data + 2 * count, (size_t)(2 * count)));
+    printf("rate   comparison           %8.2f GB/s\n", bytes / (seconds() - start) * 1e-9);
+    start = seconds();
+    must(h3_device_download(&host, gpu, &device));
+    printf("rate   download             %8.2f GB/s\n", bytes / (seconds() - start) * 1e-9);
+    start = seconds();
+    must(gpu->from_host(device.data, host.data, (size_t)bytes));
+    must(gpu->health());
+    printf("rate   upload               %8.2f GB/s\n", bytes / (seconds() - start) * 1e-9);
+    start = seconds();
+    must(h3_digest(digest, host.data, (size_t)bytes));
+    printf("rate   digest of host bytes %8.2f GB/s\n", bytes / (seconds() - start) * 1e-9);
+    h3_tensor_free(&host);
+    h3_device_free(&device, gpu);
+    free(sums);
+}
+
 int main(int argc, char **argv)
 {
     const h3_device *gpu;
@@ -130,6 +181,7 @@ int main(int argc, char **argv)
         check_shape(gpu, 925, 28672, 128);
         check_shape(gpu, 5376, 14336, 1);
         check_upload(gpu, ((size_t)200 << 20) + 12345);
+        report_rates(gpu);
     }
     check_upload(gpu, ((size_t)1 << 20) + 3);
     check_upload(gpu, 100);

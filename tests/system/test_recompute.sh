@@ -38,6 +38,10 @@ datasets() { h5dump -n "$run/data/reference/s78/fp32/block-003.h5" | awk '$1 == 
 is 'block 3 has its output, the two gradients of its ends, and temb'"'"'s' "$(datasets | grep -v /samples/)" \
     $'/dinput.block3.temb\n/dinput.block3.x\n/dnode.block3.residual_mlp\n/node.block3.residual_mlp'
 is 'and samples of everything else' "$(datasets | grep -c /samples/)" "$(($(h5dump -n "$work/full/run/data/reference/s78/fp32/block-003.h5" | grep -c dataset) - 4))"
+sides() { for side in input output; do h5dump -n "$run/data/reference/s90/bf16/boundary-$side.h5"; done | awk '$1 == "dataset" { print $2 }'; }
+is 'the boundaries keep samples of parameters'"'"' gradients, and nothing else' "$(sides | grep -c '^/samples/grad\.') $(sides | grep -c '^/samples/') $(sides | grep -c '^/grad')" \
+    "$(sides | grep -c grad.) $(sides | grep -c grad.) 0"
+like 'drift was compared at all' "$(drift "$run")" '"first_drift'
 check 'h3_verify agrees' "$H3_BIN/h3_verify" run "$run"
 
 # --- what is not reproduced is refused ---
@@ -57,7 +61,8 @@ forged() { # forged NAME PATTERN TENSOR: another digest for a tensor, by somebod
     stage 1 threshold_freeze "$case"
     like "$1" "$? $(tail -n 1 "$case.log")" "$2"
 }
-for tensor in s78/fp32/node.block3.attention s78/bf16/dnode.block7.q_proj s90/bf16/grad.transformer_blocks.5.ff.net.2.weight; do
+for tensor in s78/fp32/node.block3.attention s78/bf16/dnode.block7.q_proj s90/bf16/grad.transformer_blocks.5.ff.net.2.weight \
+    s78/fp32/grad.token_refiner.refiner_blocks.1.attn.norm_q.weight s90/bf16/grad.norm_out.linear.weight; do
     forged "another digest of $tensor is found by running block and provider again" "^3 .*the provider does not reproduce tensor $tensor of reference-manifest.json" $tensor
 done
 forged 'a stored tensor keeps its own check' '^3 .*does not list s78/fp32/node.block3.residual_mlp' s78/fp32/node.block3.residual_mlp
