@@ -136,7 +136,10 @@ h3_status h3_device_upload(h3_tensor *out, const h3_device *device, const h3_ten
 
 h3_status h3_device_download(h3_tensor *out, const h3_device *device, const h3_tensor *tensor)
 {
-    H3_TRY(h3_tensor_new(out, tensor->dtype, tensor->rank, tensor->shape));
+    void *memory = malloc(h3_tensor_bytes(tensor)); /* not zeroed: every byte is about to come */
+    if (memory == NULL) return h3_error(H3_ENVIRONMENT, "out of memory: %zu bytes for a tensor on the host", h3_tensor_bytes(tensor));
+    h3_large_pages(memory, h3_tensor_bytes(tensor));
+    *out = h3_tensor_view(memory, tensor->dtype, tensor->rank, tensor->shape);
     h3_status status = device->to_host(out->data, tensor->data, h3_tensor_bytes(tensor));
     if (status != H3_OK) h3_tensor_free(out);
     return status;

@@ -150,7 +150,6 @@ static h3_status transfer(void *to, const void *from, size_t bytes, enum cudaMem
     return kind == cudaMemcpyDeviceToDevice ? H3_OK : synchronize(what);
 }
 
-static h3_status to_host(void *host, const void *device, size_t bytes) { return transfer(host, device, bytes, cudaMemcpyDeviceToHost, "copy to the host"); }
 
 static h3_status open_staging(void)
 {
@@ -163,18 +162,46 @@ static h3_status open_staging(void)
     return H3_OK;
 }
 
+/* Between a pinned buffer and pageable memory, all cores. */
+static void spread(char *to, const char *from, size_t bytes)
+{
+    const size_t part = (size_t)1 << 20;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < bytes; i += part) memcpy(to + i, from + i, bytes - i < part ? bytes - i : part);
+}
+
+/* The GPU to pageable memory: while one pinned buffer fills, the other is emptied. */
+static h3_status to_host(void *host, const void *device, size_t bytes)
+{
+    const size_t small = (size_t)1 << 20;
+    if (bytes <= small) return transfer(host, device, bytes, cudaMemcpyDeviceToHost, "copy to the host");
+    H3_TRY(open_staging());
+    for (size_t start = 0, before = 0, turn = 0; before < bytes; start += STAGE, turn++) {
+        if (start < bytes) {
+            size_t length = bytes - start < STAGE ? bytes - start : STAGE;
+            H3_TRY(succeeded(cudaMemcpyAsync(gpu.staging[turn % STAGES], (const char *)device + start, length, cudaMemcpyDeviceToHost, stream()), "copy to the host"));
+            H3_TRY(succeeded(cudaEventRecord(gpu.staged[turn % STAGES], stream()), "copy to the host"));
+        }
+        if (turn == 0) continue;
+        size_t length = bytes - before < STAGE ? bytes - before : STAGE;
+        H3_TRY(succeeded(cudaEventSynchronize(gpu.staged[(turn - 1) % STAGES]), "copy to the host"));
+        spread((char *)host + before, gpu.staging[(turn - 1) % STAGES], length);
+        before += STAGE;
+    }
+    return H3_OK;
+}
+
 /* Pageable memory to the GPU: while one pinned buffer is on its way, all cores fill the other. */
 static h3_status from_host(void *device, const void *host, size_t bytes)
 {
-    const size_t small = (size_t)1 << 20, part = (size_t)1 << 20;
+    const size_t small = (size_t)1 << 20;
     if (bytes <= small) return transfer(device, host, bytes, cudaMemcpyHostToDevice, "copy from the host");
     H3_TRY(open_staging());
     for (size_t start = 0, turn = 0; start < bytes; start += STAGE, turn++) {
         size_t length = bytes - start < STAGE ? bytes - start : STAGE;
         char *buffer = gpu.staging[turn % STAGES];
         H3_TRY(succeeded(cudaEventSynchronize(gpu.staged[turn % STAGES]), "copy from the host"));
-#pragma omp parallel for schedule(static)
-        for (size_t i = 0; i < length; i += part) memcpy(buffer + i, (const char *)host + start + i, length - i < part ? length - i : part);
+        spread(buffer, (const char *)host + start, length);
         H3_TRY(succeeded(cudaMemcpyAsync((char *)device + start, buffer, length, cudaMemcpyHostToDevice, stream()), "copy from the host"));
         H3_TRY(succeeded(cudaEventRecord(gpu.staged[turn % STAGES], stream()), "copy from the host"));
     }

@@ -20,6 +20,8 @@ typedef struct recorded {
 /* One layout in one precision: what its sink writes to, or what it must repeat. */
 typedef struct recorder {
     h3_reference *reference;
+    h3_publication *publishing; /* the block before, on its way to the disk */
+    char published[200];        /* its path in the run */
     const h3_plan_layout *layout;
     int32_t precision;
     int64_t first_block, block_count;
@@ -125,6 +127,31 @@ static h3_status store_samples(recorder *record, recorded *made, int64_t block, 
     return h3_device_digest_start(&made->job, record->reference->device, tensor);
 }
 
+/* Waits for the file that is being written, if one is. */
+static h3_status published(recorder *record)
+{
+    char sha256[H3_SHA256_HEX];
+    int64_t size;
+    h3_publication *publication = record->publishing;
+    record->publishing = NULL;
+    if (publication == NULL) return H3_OK;
+    H3_TRY(h3_publication_wait(publication, &size, sha256));
+    return h3_manifest_add_file(record->reference->made, record->published, size, sha256);
+}
+
+/* One file at a time is written while the pass goes on. */
+static h3_status publish_one(recorder *record, h3_artifact_writer **writer, int64_t block)
+{
+    char path[H3_PATH_MAX];
+    h3_artifact_writer *complete = *writer;
+    if (complete == NULL) return H3_OK;
+    H3_TRY(published(record));
+    H3_TRY(h3_reference_path(record->published, record->layout->name, record->precision, block));
+    H3_TRY(h3_run_place(path, record->reference->run_folder, record->published));
+    *writer = NULL;
+    return h3_artifact_publish_start(&record->publishing, complete, path);
+}
+
 static h3_status on_tensor(void *user, int64_t block, const char *name, const h3_tensor *tensor)
 {
     recorder *record = user;
@@ -136,11 +163,15 @@ static h3_status on_tensor(void *user, int64_t block, const char *name, const h3
     H3_TRY(h3_norm_on(&made->listed.norm, device, tensor));
     if (!isfinite(made->listed.norm))
         return h3_error(H3_FAILED, "layout %s, %s: tensor %s is not finite", record->layout->name, h3_precision_name(record->precision), name);
-    return stored_whole(record, block, name) ? store_whole(record, made, block, name, tensor) : store_samples(record, made, block, name, tensor);
+    H3_TRY(stored_whole(record, block, name) ? store_whole(record, made, block, name, tensor) : store_samples(record, made, block, name, tensor));
+    /* The gradient of temb is the last that a block gives. */
+    const int complete = block >= 0 && strncmp(name, "dinput.block", 12) == 0 && strcmp(name + strlen(name) - 5, ".temb") == 0;
+    return complete ? publish_one(record, &record->blocks[block - record->first_block], block) : H3_OK;
 }
 
 static void recorder_free(recorder *record)
 {
+    published(record);
     for (int64_t i = 0; record->blocks != NULL && i < record->block_count; i++)
         if (record->blocks[i] != NULL) h3_artifact_discard(record->blocks[i]);
     if (record->input != NULL) h3_artifact_discard(record->input);
@@ -166,20 +197,6 @@ static h3_status recorder_open(recorder *record, const h3_model *model)
     return H3_OK;
 }
 
-static h3_status publish_one(recorder *record, h3_artifact_writer **writer, int64_t block)
-{
-    h3_reference *reference = record->reference;
-    char relative[200], path[H3_PATH_MAX], sha256[H3_SHA256_HEX];
-    int64_t size;
-    if (*writer == NULL) return H3_OK;
-    H3_TRY(h3_reference_path(relative, record->layout->name, record->precision, block));
-    H3_TRY(h3_run_place(path, reference->run_folder, relative));
-    h3_artifact_writer *published = *writer;
-    *writer = NULL;
-    H3_TRY(h3_artifact_publish(published, path, &size, sha256));
-    return h3_manifest_add_file(reference->made, relative, size, sha256);
-}
-
 static h3_status recorder_publish(recorder *record)
 {
     H3_TRY(settle(record));
@@ -190,6 +207,7 @@ static h3_status recorder_publish(recorder *record)
     H3_TRY(publish_one(record, &record->input, H3_INPUT_SIDE));
     for (int64_t i = 0; i < record->block_count; i++) H3_TRY(publish_one(record, &record->blocks[i], record->first_block + i));
     H3_TRY(publish_one(record, &record->output, H3_OUTPUT_SIDE));
+    H3_TRY(published(record));
     for (size_t i = 0; i < record->count; i++) {
         const h3_manifest_tensor *t = &record->tensors[i].listed;
         if (t->samples) H3_TRY(h3_manifest_add_samples(record->reference->made, t->name, t->file, t->digest, t->norm));
