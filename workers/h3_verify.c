@@ -18,7 +18,7 @@ static const char help[] =
     "h3_verify - does every hash hold? Reads a checkpoint, a run, or an archive of one, and writes nothing\n"
     "\n"
     "  h3_verify checkpoint DIR [--hashes FILE]\n"
-    "      opens the folder as strictly as a stage does and hashes every shard\n"
+    "      opens the folder as strictly as a stage does and hashes every shard; links, as hub caches have them, are followed\n"
     "      --hashes FILE   what they should be: JSON {\"file\": \"sha256\"} or the output of sha256sum, names as in DIR; every "
     "file listed must be there\n"
     "                      with its hash, and every file of the checkpoint must be listed\n"

@@ -1,5 +1,6 @@
 #include "base/hash_many.h"
 
+#include <omp.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 
@@ -46,7 +47,9 @@ h3_status h3_sha256_many(h3_hash_job *jobs, size_t count, const h3_watch *watch)
     tally sum = {.watch = watch};
     int failed = 0;
     for (size_t i = 0; i < count; i++) sum.total += (int64_t)jobs[i].size;
-#pragma omp parallel for schedule(dynamic) reduction(| : failed) if (count > 1)
+    /* All the cores that this process may use, not OMP_NUM_THREADS of them: the job's other ranks wait for this one. */
+    int cores = omp_get_num_procs(), threads = count < 2 ? 1 : count < (size_t)cores ? (int)count : cores;
+#pragma omp parallel for schedule(dynamic) reduction(| : failed) num_threads(threads) if (count > 1)
     for (size_t i = 0; i < count; i++) failed |= !hash_one(&jobs[i], &sum);
     return failed ? h3_error(H3_ENVIRONMENT, "SHA-256 is not available; check the installation of OpenSSL, and memory") : H3_OK;
 }

@@ -265,6 +265,47 @@ static void overlap(void)
     free(bytes);
 }
 
+/* Three tensors one way along the chain, then three the other way; rank `who` stops before its piece of work number `when`. Everybody else
+ * gets as far as that lets it, is told whose fault it is not, and afterwards the lines are as new. */
+static h3_status work(int who, int when)
+{
+    h3_link link = h3_ranks_link(&ranks, h3_device_cpu());
+    int last = ranks.count - 1;
+    for (int piece = 0; piece < 6; piece++) {
+        int onward = piece < 3, value = piece * 1000;
+        h3_tensor tensor = h3_tensor_view(&value, H3_I32, 1, H3_SHAPE(1));
+        if (ranks.rank == who && piece == when) return h3_error(H3_FAILED, "rank %d stops", who);
+        if (ranks.rank != (onward ? 0 : last)) H3_TRY(link.receive(link.user, onward, &tensor));
+        EXPECT(value == piece * 1000 + (onward ? ranks.rank : last - ranks.rank));
+        value++;
+        if (ranks.rank != (onward ? last : 0)) H3_TRY(link.send(link.user, onward, &tensor));
+    }
+    return H3_OK;
+}
+
+static void parting(void)
+{
+    for (int who = -1; who < ranks.count; who++) {
+        for (int when = 0; when < 6 && (who >= 0 || when == 0); when++) {
+            h3_status status = work(who, when);
+            int own = status == H3_FAILED && !h3_ranks_deserted(&ranks);
+            /* Whoever stops on the way there keeps those behind it from getting there and those before it from coming back; whoever stops on
+             * the way back only those before it. */
+            int waits = who >= 0 && ranks.rank != who && (when < 3 || ranks.rank < who);
+            EXPECT(own == (ranks.rank == who) && (status == H3_FAILED) == (own || waits));
+            if (own) EXPECT(strstr(h3_error_text(), "stops") != NULL);
+            else if (status != H3_OK) EXPECT(strstr(h3_error_text(), "has stopped; nothing more comes from it") != NULL);
+            EXPECT_OK(h3_ranks_part(&ranks));
+            EXPECT(!h3_ranks_deserted(&ranks));
+            EXPECT_OK(h3_ranks_agree(&ranks, H3_OK));
+        }
+    }
+    chain(h3_device_cpu());
+    EXPECT_OK(h3_ranks_part(&ranks));
+    EXPECT_OK(h3_ranks_part(&ranks));
+    crossing();
+}
+
 /* Goes on until a signal stops it, or for some seconds. */
 static h3_status steps(double seconds)
 {
@@ -320,6 +361,7 @@ static h3_status run(const char *mode)
     if (strcmp(mode, "exchange") == 0) exchange();
     else if (strcmp(mode, "patience") == 0) patience();
     else if (strcmp(mode, "overlap") == 0) overlap();
+    else if (strcmp(mode, "parting") == 0) parting();
     else if (strcmp(mode, "steps") == 0) status = steps(number);
     else if (strcmp(mode, "range") == 0)
         status = h3_ranks_agree(&ranks, h3_block_range(ranks.rank, ranks.count, number, &first, &count));

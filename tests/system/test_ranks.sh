@@ -65,6 +65,11 @@ for ranks in 1 2 3 4 8; do
         quiet_end 0 "only rank 0 says this"
 done
 
+for ranks in 1 2 3 4 8; do
+    run "parting$ranks" "$ranks" parting 10 0
+    check "$ranks ranks: any one stops at any point, all part, and the lines are as new" quiet_end 0 ''
+done
+
 alone() {
     out=$folder/alone
     env -u OMPI_ALLOW_RUN_AS_ROOT -u OMPI_ALLOW_RUN_AS_ROOT_CONFIRM timeout 20 "$probe" "$@" >"$out" 2>&1
