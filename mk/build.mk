@@ -73,15 +73,18 @@ ifneq ($(EMULATE_CUDA),)
 CUDA_LIBS := -L$(BUILD) -Wl,-rpath,$(CURDIR)/$(BUILD) -lcuda_emulated
 CUBLAS_LIBS := -Wl,-Bsymbolic
 CUDNN_LIBS :=
+NCCL_LIBS := $(if $(NCCL_CFLAGS)$(NCCL_LIBS),$(CUDA_LIBS))
 endif
+# With CUDA and NCCL hidden states go from GPU to GPU (src/dist/link_nccl.c).
+HAND_OFF := $(and $(CUDA),$(NCCL_LIBS))
 SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
 COMMON := $(BASE) -D_GNU_SOURCE -g -ffile-prefix-map=$(CURDIR)=. $(WARNINGS) $(SANITIZER) $(EXTRA_CFLAGS) -Iinclude
 SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS)
-LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS))
+LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS)) $(if $(HAND_OFF),-DH3_NCCL $(NCCL_CFLAGS))
 TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS)) -ldl -lm -lpthread
+LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS)) $(if $(HAND_OFF),$(NCCL_LIBS)) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
 FLAGS_provider := $(KERNEL_BASE) -O3

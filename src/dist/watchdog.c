@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "dist/link_nccl.h"
 
 enum { HEARTBEATS = 8, NEIGHBOURS = 2, BUSY_REST = 100, IDLE_REST = 20000 }; /* heartbeats in a watchdog's time; microseconds */
 static const double GAP = 0.25;   /* of the watchdog's time: a longer pause of this thread is not counted */
@@ -47,6 +48,7 @@ struct h3_watchdog {
     double limit;
     atomic_int *under_way;
     atomic_int closing;
+    struct h3_nccl *_Atomic nccl; /* NULL: none */
     pthread_mutex_t lock; /* of the next two */
     h3_place place;
     uint64_t beats;
@@ -200,13 +202,27 @@ static int round_of(struct h3_watchdog *dog)
     return ended;
 }
 
+static void poll_nccl(struct h3_watchdog *dog)
+{
+    char message[900];
+    struct h3_nccl *nccl = atomic_load(&dog->nccl);
+    if (nccl == NULL) return;
+    h3_nccl_listen(nccl);
+    if (h3_nccl_poll(nccl) == H3_OK) return;
+    snprintf(message, sizeof message, "rank %d: %s", dog->rank, h3_error_text());
+    end_job(message);
+}
+
 static void *watch(void *user)
 {
     struct h3_watchdog *dog = user;
     double longest = 1e6 * dog->limit / HEARTBEATS / 4;
     useconds_t idle = longest < IDLE_REST ? (useconds_t)longest : IDLE_REST;
     for (int i = 0; i < dog->neighbours; i++) listen_to(dog, &dog->neighbour[i]);
-    while (!round_of(dog)) usleep(atomic_load(&dog->closing) || atomic_load(dog->under_way) > 0 ? BUSY_REST : idle);
+    while (!round_of(dog)) {
+        poll_nccl(dog);
+        usleep(atomic_load(&dog->closing) || atomic_load(dog->under_way) > 0 ? BUSY_REST : idle);
+    }
     return NULL;
 }
 
@@ -278,5 +294,7 @@ void h3_watchdog_close(h3_ranks *ranks)
     free(dog);
     ranks->dog = NULL;
 }
+
+void h3_watchdog_poll_nccl(struct h3_watchdog *dog, struct h3_nccl *nccl) { atomic_store(&dog->nccl, nccl); }
 
 MPI_Comm h3_watchdog_comm(const struct h3_watchdog *dog) { return dog->comm; }

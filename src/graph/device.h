@@ -14,7 +14,7 @@ typedef struct h3_device {
     h3_status (*from_host)(void *device, const void *host, size_t bytes);
     h3_status (*copy)(void *to, const void *from, size_t bytes); /* within the device */
     h3_status (*fill)(void *memory, int byte, size_t bytes);     /* on the device */
-    h3_status (*health)(void); /* H3_ENVIRONMENT when the device itself has failed, whoever noticed */
+    h3_status (*health)(void); /* asked after a failure: H3_ENVIRONMENT when the device itself has failed or is full, whoever noticed */
 } h3_device;
 
 /* The host itself. */

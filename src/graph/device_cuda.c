@@ -146,7 +146,19 @@ static h3_status to_host(void *host, const void *device, size_t bytes) { return 
 static h3_status from_host(void *device, const void *host, size_t bytes) { return transfer(device, host, bytes, cudaMemcpyHostToDevice, "copy from the host"); }
 static h3_status copy(void *to, const void *from, size_t bytes) { return transfer(to, from, bytes, cudaMemcpyDeviceToDevice, "copy"); }
 static h3_status fill(void *memory, int byte, size_t bytes) { return succeeded(cudaMemsetAsync(memory, byte, bytes, stream()), "fill"); }
-static h3_status health(void) { return synchronize("finishing what was started"); }
+
+/* With less than this the libraries that operators call find no room for their own needs. */
+static const size_t LEAST_MEMORY = (size_t)64 << 20;
+
+static h3_status health(void)
+{
+    size_t available = 0, total = 0;
+    H3_TRY(synchronize("finishing what was started"));
+    H3_TRY(succeeded(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    if (available >= LEAST_MEMORY) return H3_OK;
+    return h3_error(H3_ENVIRONMENT, "GPU %d has too little memory: %zu of %zu bytes are free; use a smaller layout, more ranks, or a GPU that nobody else uses",
+                    gpu.device.index, available, total);
+}
 
 h3_status h3_cuda_open(int index, const h3_device **out)
 {
