@@ -7,6 +7,7 @@
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
 #   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
+#   tests/cuda/hand_off_probe.c  build/tests/hand_off_probe, on an emulated GPU and NCCL (where their headers are)
 #   bench/X.c                    build/bench/X
 
 MAKEFLAGS += --no-builtin-rules
@@ -67,6 +68,8 @@ endif
 ifneq ($(and $(CUDA),$(wildcard $(BUILD)/config.mk),$(if $(NVCC),,missing)),)
 $(error CUDA=1 needs the CUDA toolkit: put nvcc on PATH or set CUDA_HOME)
 endif
+CUDA_HEADERS := $(CUDA_LIBS)
+NCCL_HEADERS := $(NCCL_LIBS)
 # A GPU on the host: what stands for the CUDA libraries.
 EMULATOR := $(BUILD)/libcuda_emulated.so
 ifneq ($(EMULATE_CUDA),)
@@ -138,6 +141,10 @@ WRONG_SOURCES := $(sort $(wildcard tests/candidates/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large)
 GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c tests/cuda/released.c tests/unit/golden.c
+# The hand-off between GPUs with its failures, without a GPU: only the sources that know of CUDA or NCCL are compiled again.
+HAND_OFF_SOURCES := tests/cuda/hand_off_probe.c $(wildcard src/dist/*.c) $(wildcard src/graph/device*.c)
+HAND_OFF_GPU := $(addprefix tests/cuda/emulate_,memory.cpp stream.cpp failure.cpp nccl.cpp)
+HAND_OFF_PROBE := $(if $(and $(CUDA_HEADERS),$(NCCL_HEADERS)),$(BUILD)/tests/hand_off_probe)
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
 KERNEL_FOLDERS := $(if $(CUDA),$(KERNEL_FOLDERS),$(filter-out %/cuda,$(KERNEL_FOLDERS)))
@@ -174,7 +181,7 @@ all: config programs kernels
 programs: need-build $(BUILD)/libh3.a $(PROGRAMS)
 kernels: need-build $(KERNELS)
 candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS))
-tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG)
+tests: need-check $(UNIT_TESTS) $(PROBES) $(HAND_OFF_PROBE) $(WRONG)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
 
@@ -221,6 +228,15 @@ $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.
 
 $(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+HAND_OFF_OBJECTS := $(HAND_OFF_SOURCES:%.c=$(BUILD)/obj/hand_off/%.o) $(HAND_OFF_GPU:%.cpp=$(BUILD)/obj/hand_off/%.o)
+$(call make_folders,$(sort $(dir $(HAND_OFF_OBJECTS))))
+$(BUILD)/obj/hand_off/%.o: %.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) -UH3_CUDA -DH3_CUDA -UH3_NCCL -DH3_NCCL $(CUDA_CFLAGS) $(NCCL_CFLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/hand_off/%.o: %.cpp $(BUILD)/flags.key
+	$(call run,CXX,$(CXX) -std=c++17 -O2 -g $(WARNINGS) $(SANITIZER) -Iinclude -Itests/cuda $(CUDA_CFLAGS) $(NCCL_CFLAGS) $(depend) -c $< -o $@)
+$(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
 
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)

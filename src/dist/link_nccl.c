@@ -62,7 +62,7 @@ static h3_status event_done(const struct h3_nccl *nccl, const h3_transfer *trans
     return code == cudaErrorNotReady ? H3_OK : h3_nccl_check_cuda(nccl, code, transfer->sends ? "sending a tensor" : "receiving a tensor");
 }
 
-static const char *work_of(const h3_transfer *transfer) { return transfer == NULL ? "a look at its state" : transfer->sends ? "a send" : "a receive"; }
+static const char *work_of(const h3_transfer *transfer) { return transfer == NULL ? "earlier work" : transfer->sends ? "a send" : "a receive"; }
 
 /* The communicator's state; work that it has taken gets its event. */
 static h3_status look_at(const struct h3_nccl *nccl, h3_line *line)
@@ -251,8 +251,8 @@ h3_status h3_nccl_flush(struct h3_nccl *nccl)
     for (int turn = 0; !all_sent(nccl, &peer, &status) && status == H3_OK; turn++) {
         h3_watchdog_enter(nccl->ranks->dog, "send", peer);
         h3_ranks_rest(turn);
+        h3_watchdog_leave(nccl->ranks->dog); /* a call that hangs is this rank's own silence */
     }
-    h3_watchdog_leave(nccl->ranks->dog);
     h3_nccl_reap(nccl);
     return status;
 }
@@ -294,10 +294,11 @@ static h3_status run_receive(struct h3_nccl *nccl, int number, h3_transfer *tran
     int done = 0;
     h3_status status = H3_OK;
     h3_patience patience = h3_nccl_patience(nccl->ranks->watchdog);
-    h3_watchdog_enter(nccl->ranks->dog, "receive", transfer->peer);
     for (int turn = 0; status == H3_OK; turn++) {
+        h3_watchdog_leave(nccl->ranks->dog); /* a call that hangs is this rank's own silence */
         status = try_receive(nccl, number, transfer, &done);
         if (done) break;
+        h3_watchdog_enter(nccl->ranks->dog, "receive", transfer->peer);
         if (status == H3_OK && h3_nccl_expired(&patience)) {
             status = h3_error(H3_ENVIRONMENT, "GPU %d: %llu bytes from the GPU of rank %d have not come within %g s; look at both GPUs with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
                               nccl->device->index, (unsigned long long)transfer->size, transfer->peer, patience.limit);

@@ -99,9 +99,10 @@ static h3_status wait_for_state(struct h3_nccl *nccl, const h3_line *line, const
     ncclResult_t state = ncclInProgress;
     h3_status status = H3_OK;
     h3_patience patience = h3_nccl_patience(nccl->ranks->watchdog + (nccl->ranks->rank > 0 ? LATER : 0));
-    h3_watchdog_enter(nccl->ranks->dog, what, -1);
     for (int turn = 0;; turn++) {
+        h3_watchdog_leave(nccl->ranks->dog); /* a call that hangs is this rank's own silence */
         status = ask(nccl, line, what, &state);
+        h3_watchdog_enter(nccl->ranks->dog, what, -1);
         if (status != H3_OK || state != ncclInProgress) break;
         if (h3_nccl_expired(&patience)) {
             status = h3_error(H3_ENVIRONMENT, "GPU %d: NCCL is not through with %s within %g s; look at the GPUs of all ranks with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
