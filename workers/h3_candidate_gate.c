@@ -158,6 +158,7 @@ static h3_status check_block0(gate_stage *g)
         status = h3_gate_block0(&g->gate, &s->plan.layouts[l], &result->layouts[l]);
     }
     if (status == H3_OK) status = h3_gate_second_process(&g->gate, &s->args, result->layouts, s->ranks.rank, s->ranks.count, h3_clock() - start);
+    if (status == H3_ENVIRONMENT) h3_stage_relay(s, status); /* the others may be at their layouts for long */
     H3_TRY(h3_ranks_agree(&s->ranks, status));
     H3_TRY(h3_ranks_gather(&s->ranks, result->layouts, result->layout_count * sizeof *result->layouts, &all, &sizes));
     for (int rank = 0; all != NULL && rank < s->ranks.count; rank++) {

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
+static const double LATER = 0.5;  /* seconds a rank: what stands behind a transfer that hangs is complained about after it */
 static const double PAUSE = 0.25; /* of the limit: a longer gap between two looks at the clock is not counted */
 
 h3_status h3_nccl_check_cuda(const struct h3_nccl *nccl, cudaError_t code, const char *what)
@@ -158,9 +159,11 @@ static h3_status give_up(struct h3_nccl *nccl, h3_status status)
 h3_status h3_nccl_poll(struct h3_nccl *nccl)
 {
     if (pthread_mutex_trylock(&nccl->lock) != 0) return H3_OK; /* the main thread is at it */
+    static _Thread_local int on_device; /* a thread has a device of its own */
     h3_status status = H3_OK;
     if (!nccl->dead) {
-        status = h3_nccl_check_cuda(nccl, cudaSetDevice(nccl->device->index), "cudaSetDevice"); /* a thread has a device of its own */
+        if (!on_device) status = h3_nccl_check_cuda(nccl, cudaSetDevice(nccl->device->index), "cudaSetDevice");
+        on_device = 1;
         if (status == H3_OK) status = move_on(nccl);
         give_up(nccl, status);
     }
@@ -293,7 +296,8 @@ static h3_status run_receive(struct h3_nccl *nccl, int number, h3_transfer *tran
 {
     int done = 0;
     h3_status status = H3_OK;
-    h3_patience patience = h3_nccl_patience(nccl->ranks->watchdog);
+    int behind = number == H3_LINE_UP ? nccl->ranks->rank : nccl->ranks->count - 1 - nccl->ranks->rank; /* the line's first */
+    h3_patience patience = h3_nccl_patience(nccl->ranks->watchdog + LATER * behind);
     for (int turn = 0; status == H3_OK; turn++) {
         h3_watchdog_leave(nccl->ranks->dog); /* a call that hangs is this rank's own silence */
         status = try_receive(nccl, number, transfer, &done);
@@ -301,7 +305,7 @@ static h3_status run_receive(struct h3_nccl *nccl, int number, h3_transfer *tran
         h3_watchdog_enter(nccl->ranks->dog, "receive", transfer->peer);
         if (status == H3_OK && h3_nccl_expired(&patience)) {
             status = h3_error(H3_ENVIRONMENT, "GPU %d: %llu bytes from the GPU of rank %d have not come within %g s; look at both GPUs with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
-                              nccl->device->index, (unsigned long long)transfer->size, transfer->peer, patience.limit);
+                              nccl->device->index, (unsigned long long)transfer->size, transfer->peer, nccl->ranks->watchdog);
             pthread_mutex_lock(&nccl->lock);
             give_up(nccl, status);
             pthread_mutex_unlock(&nccl->lock);

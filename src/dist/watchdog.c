@@ -19,6 +19,7 @@
 
 enum { HEARTBEATS = 8, NEIGHBOURS = 2, BUSY_REST = 100, IDLE_REST = 20000 }; /* heartbeats in a watchdog's time; microseconds */
 static const double GAP = 0.25;   /* of the watchdog's time: a longer pause of this thread is not counted */
+static const double NOTICE = 1.0; /* seconds: of a failure of NCCL or its GPU the main thread may speak first, it knows more */
 static const double LATER = 2.0; /* seconds: of a lost rank's two neighbours one speaks, the other only if that one is lost too */
 
 typedef struct h3_place {
@@ -56,7 +57,8 @@ struct h3_watchdog {
     int neighbours;
     h3_neighbour neighbour[NEIGHBOURS];
     uint64_t beats_seen;
-    double beaten, polled, told;
+    double beaten, polled, told, nccl_failed;
+    char nccl_failure[900];
 };
 
 /* --- the main thread's side ----------------------------------------------------------------------------------------- */
@@ -204,13 +206,14 @@ static int round_of(struct h3_watchdog *dog)
 
 static void poll_nccl(struct h3_watchdog *dog)
 {
-    char message[900];
     struct h3_nccl *nccl = atomic_load(&dog->nccl);
     if (nccl == NULL) return;
     h3_nccl_listen(nccl);
-    if (h3_nccl_poll(nccl) == H3_OK) return;
-    snprintf(message, sizeof message, "rank %d: %s", dog->rank, h3_error_text());
-    end_job(message);
+    if (dog->nccl_failure[0] == 0 && h3_nccl_poll(nccl) != H3_OK) {
+        snprintf(dog->nccl_failure, sizeof dog->nccl_failure, "rank %d: %s", dog->rank, h3_error_text());
+        dog->nccl_failed = h3_clock();
+    }
+    if (dog->nccl_failure[0] != 0 && h3_clock() - dog->nccl_failed > NOTICE) end_job(dog->nccl_failure);
 }
 
 static void *watch(void *user)

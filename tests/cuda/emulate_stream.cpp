@@ -1,4 +1,5 @@
-/* Streams, events, time, and which GPU: H3_EMULATE_GPUS says how many there are (1). With H3_EMULATE_SHARED_GPU set all numbers mean one and the same. */
+/* Streams, events, time, and which GPU: H3_EMULATE_GPUS says how many there are (1), CUDA_VISIBLE_DEVICES how
+ * many of them are seen. With H3_EMULATE_SHARED_GPU set all numbers mean one and the same. */
 #include "emulate_stream.h"
 
 #include <stdio.h>
@@ -19,8 +20,11 @@ thread_local int device; /* as in CUDA, a thread begins on device 0 */
 
 int devices()
 {
-    const char *text = getenv("H3_EMULATE_GPUS");
-    return text != nullptr ? atoi(text) : 1;
+    const char *text = getenv("H3_EMULATE_GPUS"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int count = text != nullptr ? atoi(text) : 1, seen = 0;
+    if (visible == nullptr) return count;
+    for (const char *c = visible; *c; c++) seen += c == visible || c[-1] == ',';
+    return seen < count ? seen : count;
 }
 
 double now()
