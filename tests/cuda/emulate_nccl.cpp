@@ -53,7 +53,7 @@ struct ncclComm {
 
 namespace {
 
-ncclComm_t first_comms[16];
+ncclComm_t comms[16]; /* of this process, from the first on */
 const char *last_error = "";
 
 void need_live(ncclComm_t comm, const char *call)
@@ -156,9 +156,8 @@ void leave(ncclComm_t comm)
     }
     unlink(marker(comm, comm->rank).c_str());
     rmdir(comm->folder.c_str()); /* the last one succeeds */
-    comm->mark = GONE;
-    for (ncclComm_t &known : first_comms)
-        if (known == comm) known = nullptr;
+    comm->mark = GONE; /* kept, so that whoever uses it after this is found out */
+    comm->queue.clear();
 }
 
 } // namespace
@@ -166,7 +165,7 @@ void leave(ncclComm_t comm)
 void h3_emulated_progress()
 {
     std::lock_guard<std::recursive_mutex> guard(h3_emulated_lock());
-    for (ncclComm_t comm : first_comms) {
+    for (ncclComm_t comm : comms) {
         while (comm != nullptr && !comm->queue.empty() && move(comm, comm->queue.front())) {
             operation &o = comm->queue.front();
             o.stream->completed++;
@@ -207,7 +206,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
     comm->device = h3_emulated_device();
     comm->folder = id.internal;
     comm->hangs = failure == H3_EMULATED_HANG;
-    for (ncclComm_t &free_place : first_comms) {
+    for (ncclComm_t &free_place : comms) {
         if (free_place != nullptr) continue;
         free_place = comm;
         break;
