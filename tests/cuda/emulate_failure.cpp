@@ -15,20 +15,33 @@ struct order {
     char call[64] = "";
 };
 
+/* Has this program been given that argument? */
+bool has_argument(const char *wanted)
+{
+    char text[4096] = "";
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    size_t length = file != nullptr ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file != nullptr) fclose(file);
+    for (const char *argument = text; argument < text + length; argument += strlen(argument) + 1)
+        if (strcmp(argument, wanted) == 0) return true;
+    return false;
+}
+
 order read_order()
 {
     order o;
-    char word[16] = "";
+    char word[16] = "", argument[32] = "";
     const char *text = getenv("H3_EMULATE_FAIL");
     if (text == nullptr || text[0] == 0) return o;
-    if (sscanf(text, "%d %63s %d %15s", &o.rank, o.call, &o.number, word) != 4 || o.number < 1) {
-        fprintf(stderr, "H3_EMULATE_FAIL=\"%s\": expected RANK CALL NUMBER WHAT\n", text);
+    if (sscanf(text, "%d %63s %d %15s %31s", &o.rank, o.call, &o.number, word, argument) < 4 || o.number < 1) {
+        fprintf(stderr, "H3_EMULATE_FAIL=\"%s\": expected RANK CALL NUMBER WHAT [ARGUMENT]\n", text);
         abort();
     }
     const char *const words[] = {"hang", "async", "flip", "stop"};
     for (int i = 0; i < 4; i++)
         if (strcmp(word, words[i]) == 0) o.what = H3_EMULATED_HANG + i;
     if (o.what == 0) o.what = atoi(word);
+    if (argument[0] != 0 && !has_argument(argument)) o.rank = -1;
     return o;
 }
 

@@ -1,7 +1,7 @@
 /*
  * Failures of the emulated GPU, chosen by H3_EMULATE_FAIL="RANK CALL NUMBER WHAT": in the process of that rank, CALL fails from its NUMBER-th time
  * on (a call of the CUDA runtime or NCCL by name, "launch" for a kernel, "cublasLtMatmul"). WHAT is a code of CUDA or NCCL, or one of the words
- * below. A code of CUDA other than cudaErrorMemoryAllocation means that the GPU is lost: every later call gives it too.
+ * below; with a fifth word only programs are meant that have it as an argument. A code of CUDA other than cudaErrorMemoryAllocation means that the GPU is lost: every later call gives it too.
  */
 #ifndef H3_TESTS_CUDA_EMULATE_FAILURE_H
 #define H3_TESTS_CUDA_EMULATE_FAILURE_H

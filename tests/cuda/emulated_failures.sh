@@ -76,4 +76,17 @@ fails 2 reference_pass '0 ncclRecv 2 async' 'rank 0: GPU 0: NCCL failed in (earl
 fails 2 generate_provider '1 launch 200 46' "rank 1: .*GPU 1: .*: $lost"
 fails 2 generate_provider '0 ncclSend 3 hang' "rank 1: GPU 1: [0-9]+ bytes from the GPU of rank 0 have not come within $limit s"
 fails 2 generate_provider '1 cudaMalloc 40 2' "rank 1: .*GPU 1 has $memory"
+
+# The gate's second process is a process like any other.
+run=$work/second
+cp -R "$good" "$run"
+gate() { # gate [FAILURE]
+    H3_EMULATE_GPUS=2 H3_EMULATE_FAIL=${1:-} stage 2 candidate_gate "$run" --device cuda --watchdog $limit --allow-dirty --only 'block0.*.swiglu.*'
+}
+gate '0 cudaMemcpyAsync 100 46 --internal-replay'
+is 'the GPU of the second process: exit 4' "$?" 4
+like 'which says what it is' "$(cat "$run.log")" "^h3_candidate_gate: .*GPU 0: .*: $lost"
+like 'and so does the gate' "$(cat "$run.log")" "^h3_candidate_gate: rank 0: the gate's second process \(device cuda 0\) could not go on; run h3_candidate_gate again"
+check 'no verdict' [ ! -e "$run/stages/candidate_gate/stage.json" ]
+check 'the gate passes when it is run again' gate
 tap_end
