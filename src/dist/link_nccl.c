@@ -29,7 +29,8 @@ static const double PAUSE = 0.25; /* of the limit: a longer gap between two look
 h3_status h3_nccl_check_cuda(const struct h3_nccl *nccl, cudaError_t code, const char *what)
 {
     if (code == cudaSuccess) return H3_OK;
-    return h3_error(H3_ENVIRONMENT, "GPU %d: %s: %s; look at the GPU with nvidia-smi and run again", nccl->device->index, what, cudaGetErrorString(code));
+    return h3_error(H3_ENVIRONMENT, "GPU %d: %s: %s; "
+                    "look at the GPU with nvidia-smi and run again", nccl->device->index, what, cudaGetErrorString(code));
 }
 
 h3_status h3_nccl_check(const struct h3_nccl *nccl, ncclResult_t code, const char *what, int peer)
@@ -39,7 +40,8 @@ h3_status h3_nccl_check(const struct h3_nccl *nccl, ncclResult_t code, const cha
     if (peer >= 0) snprintf(with, sizeof with, "rank %d", peer);
     const char *last = ncclGetLastError(NULL), *more = last != NULL ? last : "";
     int length = (int)strcspn(more, "\n"); /* the message stays one line */
-    return h3_error(H3_ENVIRONMENT, "GPU %d: NCCL failed in %s with %s: %s%s%.*s; look at the GPUs with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
+    return h3_error(H3_ENVIRONMENT, "GPU %d: NCCL failed in %s with %s: %s%s%.*s; "
+                    "look at the GPUs with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
                     nccl->device->index, what, with, ncclGetErrorString(code), length > 0 ? ": " : "", length < 200 ? length : 200, more);
 }
 
@@ -304,7 +306,8 @@ static h3_status run_receive(struct h3_nccl *nccl, int number, h3_transfer *tran
         if (done) break;
         h3_watchdog_enter(nccl->ranks->dog, "receive", transfer->peer);
         if (status == H3_OK && h3_nccl_expired(&patience)) {
-            status = h3_error(H3_ENVIRONMENT, "GPU %d: %llu bytes from the GPU of rank %d have not come within %g s; look at both GPUs with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
+            status = h3_error(H3_ENVIRONMENT, "GPU %d: %llu bytes from the GPU of rank %d have not come within %g s; "
+                              "look at both GPUs with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
                               nccl->device->index, (unsigned long long)transfer->size, transfer->peer, nccl->ranks->watchdog);
             pthread_mutex_lock(&nccl->lock);
             give_up(nccl, status);

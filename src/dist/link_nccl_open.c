@@ -105,7 +105,8 @@ static h3_status wait_for_state(struct h3_nccl *nccl, const h3_line *line, const
         h3_watchdog_enter(nccl->ranks->dog, what, -1);
         if (status != H3_OK || state != ncclInProgress) break;
         if (h3_nccl_expired(&patience)) {
-            status = h3_error(H3_ENVIRONMENT, "GPU %d: NCCL is not through with %s within %g s; look at the GPUs of all ranks with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
+            status = h3_error(H3_ENVIRONMENT, "GPU %d: NCCL is not through with %s within %g s; "
+                              "look at the GPUs of all ranks with nvidia-smi, and start the stage again with NCCL_DEBUG=INFO",
                               nccl->device->index, what, nccl->ranks->watchdog);
             break;
         }
@@ -132,7 +133,8 @@ static h3_status check_first(const struct h3_nccl *nccl, const unsigned char *by
 {
     for (int i = 0; i < FIRST_MESSAGE; i++)
         if (bytes[i] != (unsigned char)(i * 7 + (i >> 8) + from))
-            return h3_error(H3_ENVIRONMENT, "GPU %d: byte %d of the first message from rank %d is %d, sent was %d; look at the links between the GPUs with nvidia-smi nvlink -e",
+            return h3_error(H3_ENVIRONMENT, "GPU %d: byte %d of the first message from rank %d is %d, sent was %d; "
+                            "look at the links between the GPUs with nvidia-smi nvlink -e",
                             nccl->device->index, i, from, bytes[i], (unsigned char)(i * 7 + (i >> 8) + from));
     return H3_OK;
 }
