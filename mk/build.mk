@@ -8,6 +8,7 @@
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
 #   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so: what tests/cuda/run_all.sh runs on a GPU
 #   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
+#   tests/cuda/hand_off_probe.c  build/tests/hand_off_probe, on an emulated GPU and NCCL (where their headers are)
 #   bench/X.c                    build/bench/X
 
 MAKEFLAGS += --no-builtin-rules
@@ -68,6 +69,8 @@ endif
 ifneq ($(and $(CUDA),$(wildcard $(BUILD)/config.mk),$(if $(NVCC),,missing)),)
 $(error CUDA=1 needs the CUDA toolkit: put nvcc on PATH or set CUDA_HOME)
 endif
+CUDA_HEADERS := $(CUDA_LIBS)
+NCCL_HEADERS := $(NCCL_LIBS)
 # A GPU on the host: what stands for the CUDA libraries.
 EMULATOR := $(BUILD)/libcuda_emulated.so
 ifneq ($(EMULATE_CUDA),)
@@ -75,15 +78,18 @@ CUDA_LIBS := -L$(BUILD) -Wl,-rpath,$(CURDIR)/$(BUILD) -lcuda_emulated
 CUBLAS_LIBS := -Wl,-Bsymbolic
 # Of cuDNN only the header is needed.
 CUDNN_LIBS := $(if $(CUDNN_LIBS),-Wl$(comma)-Bsymbolic)
+NCCL_LIBS := $(if $(NCCL_CFLAGS)$(NCCL_LIBS),$(CUDA_LIBS))
 endif
+# With CUDA and NCCL hidden states go from GPU to GPU (src/dist/link_nccl.c).
+HAND_OFF := $(and $(CUDA),$(NCCL_LIBS))
 SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
 COMMON := $(BASE) -D_GNU_SOURCE -g -ffile-prefix-map=$(CURDIR)=. $(WARNINGS) $(SANITIZER) $(EXTRA_CFLAGS) -Iinclude
 SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS)
-LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS))
+LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS)) $(if $(HAND_OFF),-DH3_NCCL $(NCCL_CFLAGS))
 TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS) -lstdc++) -ldl -lm -lpthread
+LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS) -lstdc++) $(if $(HAND_OFF),$(NCCL_LIBS)) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
 FLAGS_provider := $(KERNEL_BASE) -O3
@@ -143,6 +149,11 @@ GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c $(WHOLE_SOURCES) tests/unit/gold
 SDPA_PLANS_SOURCES := $(wildcard tests/cuda/sdpa_plans.c kernels/provider/cuda/sdpa_graph.c)
 SDPA_PLANS := $(if $(EMULATE_CUDA),,$(if $(SDPA_PLANS_SOURCES),$(BUILD)/tests/sdpa_plans))
 ATTENTION_CUDNN_SOURCES := $(patsubst %,tests/cuda/%.c,attention_cudnn check problem run)
+# The hand-off between GPUs with its failures, without a GPU: only the sources that know of CUDA or NCCL are compiled again.
+HAND_OFF_SOURCES := tests/cuda/hand_off_probe.c $(wildcard src/dist/*.c) $(wildcard src/graph/device*.c)
+HAND_OFF_GPU := tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,memory.cpp stream.cpp failure.cpp nccl.cpp)
+HAND_OFF_KERNELS := $(wildcard src/graph/device*.cu)
+HAND_OFF_PROBE := $(if $(and $(CUDA_HEADERS),$(NCCL_HEADERS),$(wildcard tests/cuda/hand_off_probe.c)),$(BUILD)/tests/hand_off_probe)
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
 KERNEL_FOLDERS := $(if $(CUDA),$(KERNEL_FOLDERS),$(filter-out %/cuda,$(KERNEL_FOLDERS)))
@@ -179,7 +190,7 @@ all: config programs kernels
 programs: need-build $(BUILD)/libh3.a $(PROGRAMS)
 kernels: need-build $(KERNELS)
 candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS))
-tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS)
+tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
 cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda attention_cudnn libinject.so)
@@ -243,6 +254,17 @@ $(BUILD)/tests/sdpa_plans: $(SDPA_PLANS_SOURCES) $(BUILD)/flags.key $(BUILD)/sou
 
 $(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+HAND_OFF_OBJECTS := $(HAND_OFF_SOURCES:%.c=$(BUILD)/obj/hand_off/%.o) $(HAND_OFF_GPU:%.cpp=$(BUILD)/obj/hand_off/%.o) $(HAND_OFF_KERNELS:%=$(BUILD)/obj/hand_off/%.o)
+$(call make_folders,$(sort $(dir $(HAND_OFF_OBJECTS))))
+$(BUILD)/obj/hand_off/%.o: %.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) -UH3_CUDA -DH3_CUDA -UH3_NCCL -DH3_NCCL $(CUDA_CFLAGS) $(NCCL_CFLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/hand_off/%.o: %.cpp $(BUILD)/flags.key
+	$(call run,CXX,$(CXX) -std=c++17 -O2 -g $(WARNINGS) $(SANITIZER) -Iinclude -Itests/cuda $(CUDA_CFLAGS) $(NCCL_CFLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/hand_off/%.cu.o: %.cu $(BUILD)/flags.key
+	$(call run,CXX,$(CXX) -x c++ -std=c++17 -O2 -g -ffp-contract=off $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_HEADERS) -MMD -MF $(@:.o=.d) -c $< -o $@)
+$(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
 
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)

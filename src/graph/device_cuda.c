@@ -271,7 +271,18 @@ static h3_status digest_start(h3_digest_job **job, const void *data, size_t byte
     return h3_cuda_digest_start(job, stream(), gpu.device.index, data, bytes);
 }
 
-static h3_status health(void) { return synchronize("finishing what was started"); }
+/* With less than this the libraries that operators call find no room for their own needs. */
+static const size_t LEAST_MEMORY = (size_t)64 << 20;
+
+static h3_status health(void)
+{
+    size_t available = 0, total = 0;
+    H3_TRY(synchronize("finishing what was started"));
+    H3_TRY(succeeded(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    if (available >= LEAST_MEMORY) return H3_OK;
+    return h3_error(H3_ENVIRONMENT, "GPU %d has too little memory: %zu of %zu bytes are free; use a smaller layout, more ranks, or a GPU that nobody else uses",
+                    gpu.device.index, available, total);
+}
 
 h3_status h3_cuda_open(int index, const h3_device **out)
 {

@@ -1,8 +1,7 @@
-/* The emulated GPU: coroutines, what threads do together, asynchronous copies, and time. */
+/* The emulated GPU: coroutines, what threads do together, and asynchronous copies. */
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <ucontext.h>
 
 #include <vector>
@@ -10,6 +9,7 @@
 #include "h3/operator.h"
 
 #include "emulate.h"
+#include "emulate_failure.h"
 
 extern "C" float h3_tensor_core_step(const uint16_t a[16], const uint16_t b[16], float c);
 
@@ -332,6 +332,7 @@ void h3_copy_wait_for(int groups)
 void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &kernel)
 {
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    if (h3_emulated_cuda("launch") != cudaSuccess) return; /* cudaGetLastError says so */
     kernel_name = name;
     thread_count = threads;
     if (blocks == 0 || threads == 0 || threads % WARP != 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || shared > 227 * 1024)
@@ -346,39 +347,4 @@ void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, co
         run_block();
     }
     if (h3_emulated_memory) h3_emulated_memory(false);
-}
-
-/* ---- timing; the rest of the runtime is emulate_memory.cpp ---- */
-
-static double now()
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-extern "C" {
-cudaError_t cudaEventCreate(cudaEvent_t *event)
-{
-    *event = (cudaEvent_t) new double(0);
-    return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) { return cudaEventCreate(event); }
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    delete (double *)event;
-    return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
-{
-    *(double *)event = now();
-    return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
-{
-    *milliseconds = (float)(*(double *)end - *(double *)start);
-    return cudaSuccess;
-}
 }

@@ -31,6 +31,8 @@
 #undef __shared__
 #define __shared__ static /* one CTA at a time */
 
+extern "C" int h3_cuda_status(h3_call *call, const char *kernel, cudaError_t error); /* of the candidate */
+
 struct h3_emulated_thread {
     uint3 thread, block;
     dim3 threads, grid;
@@ -88,10 +90,10 @@ template <int N> inline void h3_copy_wait() { h3_copy_wait_for(N); }
 void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &body);
 
 template <typename... P, typename... A>
-int h3_launch(h3_call *, const char *name, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, A... arguments)
+int h3_launch(h3_call *call, const char *name, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, A... arguments)
 {
     h3_emulate(name, grid, threads, shared, [=] { kernel(arguments...); });
-    return 0;
+    return h3_cuda_status(call, name, cudaGetLastError());
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include "h3/operator.h"
 
 #include "emulate.h"
+#include "emulate_failure.h"
 
 void h3_emulated_memory(bool open); /* emulate_memory.cpp */
 
@@ -159,6 +160,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                               const void *second, cublasLtMatrixLayout_t b, const void *beta, const void *from, cublasLtMatrixLayout_t c, void *to,
                               cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t)
 {
+    const cudaError_t code = h3_emulated_cuda("cublasLtMatmul");
+    if (code != cudaSuccess) return code == cudaErrorMemoryAllocation ? CUBLAS_STATUS_ALLOC_FAILED : CUBLAS_STATUS_EXECUTION_FAILED;
     const description &own = *(description *)(void *)d;
     const layout &la = *(layout *)(void *)a, &lb = *(layout *)(void *)b, &lc = *(layout *)(void *)c;
     const float scale = *(const float *)alpha, kept = *(const float *)beta;
