@@ -1,7 +1,7 @@
 # How things are compiled. Called by the Makefile; run it from the project's root.
 #
 # Sources are found by their place:
-#   src/SUBJECT/*.c              the library that everything shares, libh3.a
+#   src/SUBJECT/*.c              the library that everything shares, libh3.a; with CUDA=1 *.cu too
 #   workers/h3_X.c               bin/h3_X; any other workers/*.c is linked into every program
 #   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
@@ -81,7 +81,7 @@ SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS)
 LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS))
 TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS)) -ldl -lm -lpthread
+LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS) -lstdc++) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
 FLAGS_provider := $(KERNEL_BASE) -O3
@@ -160,7 +160,7 @@ $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
 $(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
 $(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
 # A source that went away must leave the archives and libraries too.
-$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
+$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(if $(CUDA),$(filter src/%,$(CUDA_SOURCES))) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
 
 # --- goals ----------------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags.key
 	$(call run,NV,$(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
 $(call objects,$(filter-out kernels/%,$(REVISION_SOURCES))): $(BUILD)/revision.key
 
-$(BUILD)/libh3.a: $(call objects,$(LIBRARY_SOURCES)) $(BUILD)/sources.key
+$(BUILD)/libh3.a: $(call objects,$(LIBRARY_SOURCES)) $(if $(CUDA),$(filter $(BUILD)/obj/src/%,$(CUDA_OBJECTS))) $(BUILD)/sources.key
 	$(call run,AR,rm -f $@ && $(AR) rcs $@ $(filter %.o,$^))
 
 WORKER_OBJECTS := $(call objects,$(WORKER_SOURCES))

@@ -11,8 +11,10 @@
 
 #if defined(__CUDACC__)
 #define H3_SNAKE static __device__ __forceinline__
+#define H3_UNROLL _Pragma("unroll")
 #else
 #define H3_SNAKE static inline __attribute__((always_inline))
+#define H3_UNROLL _Pragma("GCC unroll 12") /* or the loop around it becomes no vector code */
 #endif
 
 /* Above this magnitude h3_sine_near is not to be trusted. */
@@ -64,7 +66,7 @@ H3_SNAKE float h3_snake(float up, float sine, float b) { return up + sine * sine
 H3_SNAKE float h3_upsample(const float *f, int first, const float *x)
 {
     float sum = f[first] * x[0];
-#pragma GCC unroll 6
+    H3_UNROLL
     for (int k = 1; k < 6; k++) sum = fmaf(f[first - 2 * k], x[k], sum);
     return 2.0f * sum;
 }
@@ -74,7 +76,7 @@ H3_SNAKE float h3_upsample(const float *f, int first, const float *x)
 H3_SNAKE float h3_downsample(const float *f, const float *odd, const float *even)
 {
     float sum = f[0] * odd[0];
-#pragma GCC unroll 12
+    H3_UNROLL
     for (int k = 1; k < 12; k++) sum = fmaf(f[k], k % 2 == 0 ? odd[k / 2] : even[(k + 1) / 2], sum);
     return sum;
 }
