@@ -41,7 +41,7 @@ $(call make_folders,$(BUILD))
 
 # --- dependencies ---------------------------------------------------------------------------------------------------
 
-HOMES := MPI HDF5 CJSON OPENSSL OPENBLAS CMOCKA PNG FFMPEG CUDA CUBLAS CUDNN NCCL
+HOMES := MPI HDF5 CJSON OPENSSL OPENBLAS CMOCKA SNDFILE PNG FFMPEG CUDA CUBLAS CUDNN NCCL
 $(call keep,$(BUILD)/config.key,$(CC) $(foreach h,$(HOMES),$h=$($h_HOME)) $(PKG_CONFIG_PATH) $(PATH))
 include $(BUILD)/config.mk
 $(BUILD)/config.mk: scripts/detect.sh $(BUILD)/config.key $(wildcard /var/lib/dpkg/status)
@@ -79,7 +79,7 @@ SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-
 COMMON := $(BASE) -D_GNU_SOURCE -g -ffile-prefix-map=$(CURDIR)=. $(WARNINGS) $(SANITIZER) $(EXTRA_CFLAGS) -Iinclude
 SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS)
 LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS))
-TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS)
+TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS) $(SNDFILE_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
 LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS) -lstdc++) -ldl -lm -lpthread
 
@@ -160,7 +160,7 @@ $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
 $(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
 $(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
 # A source that went away must leave the archives and libraries too.
-$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(if $(CUDA),$(filter src/%,$(CUDA_SOURCES))) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
+$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(SNDFILE_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(if $(CUDA),$(filter src/%,$(CUDA_SOURCES))) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
 
 # --- goals ----------------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ $(BIN)/%: $(BUILD)/obj/workers/%.o $(WORKER_OBJECTS) $(BUILD)/libh3.a $(BUILD)/s
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
 $(BUILD)/tests/test_%: $(BUILD)/obj/tests/unit/test_%.o $(call objects,$(TEST_SHARED_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
-	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(CMOCKA_LIBS) $(LIBS) -o $@)
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(CMOCKA_LIBS) $(SNDFILE_LIBS) $(LIBS) -o $@)
 
 $(BUILD)/tests/golden_cuda: $(call objects,$(GOLDEN_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
