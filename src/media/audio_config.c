@@ -8,7 +8,6 @@
 #include "base/text.h"
 
 enum { CONFIG_LIMIT = 1 << 20, CHANNEL_LIMIT = 1 << 16, RATE_LIMIT = 64, KERNEL_LIMIT = 255, DILATION_LIMIT = 255, HOP_LIMIT = 1 << 16 };
-static const int64_t LATENT_LIMIT = (int64_t)1 << 24;
 
 /* The encoder's fields are checked for their type and otherwise left alone. */
 static const char *const KEYS[] = {"encoder_dim",     "encoder_rates",        "latent_dim",           "latent_channels",         "num_attention_heads",
@@ -193,22 +192,7 @@ int64_t h3_audio_hop(const h3_audio_config *config)
 
 int64_t h3_audio_stage_channels(const h3_audio_config *config, int64_t stage) { return config->decoder_dim >> (stage + 1); }
 
-h3_status h3_audio_latent_count(int64_t *out, const h3_audio_config *config, int64_t frames, int64_t frame_rate)
-{
-    *out = 0;
-    if (frames < 1 || frames > LATENT_LIMIT || frame_rate < 1 || frame_rate > LATENT_LIMIT)
-        return h3_error(H3_USAGE, "%lld frames at %lld a second; both must be in 1..%lld", (long long)frames, (long long)frame_rate, (long long)LATENT_LIMIT);
-    int64_t above = frames * config->sampling_rate, below = frame_rate * h3_audio_hop(config); /* below 2^44 and 2^40 */
-    int64_t whole = above / below, twice = 2 * (above % below);
-    if (twice > below || (twice == below && whole % 2 != 0)) whole++;
-    if (whole < 1 || whole > LATENT_LIMIT)
-        return h3_error(H3_USAGE, "%lld frames at %lld a second make %lld audio latents; 1 to %lld are possible", (long long)frames, (long long)frame_rate, (long long)whole,
-                        (long long)LATENT_LIMIT);
-    *out = whole;
-    return H3_OK;
-}
-
-h3_status h3_audio_latents(h3_tensor *out, const h3_audio_config *config, const h3_tensor *rows, int64_t channels)
+h3_status h3_audio_denormalise(h3_tensor *out, const h3_audio_config *config, const h3_tensor *rows, int64_t channels)
 {
     h3_tensor z;
     int64_t width = config->latent_channels;

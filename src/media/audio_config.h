@@ -38,13 +38,9 @@ int64_t h3_audio_hop(const h3_audio_config *config);
 /* Channels of stage i's output. */
 int64_t h3_audio_stage_channels(const h3_audio_config *config, int64_t stage);
 
-/* Latents that belong to `frames` pictures at `frame_rate` a second: frames / frame_rate * sampling_rate / hop, rounded to nearest, ties
- * to even, exactly. H3_USAGE for numbers below 1 or results that are no sane length (0, or more than 2^24). */
-h3_status h3_audio_latent_count(int64_t *out, const h3_audio_config *config, int64_t frames, int64_t frame_rate);
-
 /* What the decoder takes, from the rows that generation gives: `rows` [channels * L, latent_channels] F32 on the host, all latents of
  * channel 0 before those of channel 1, become a new host tensor z [channels, latent_channels, L] (caller frees) of
  * row * std[c] + mean[c], two float32 operations. H3_INTEGRITY for another shape or type, H3_FAILED for a row that is no number. */
-h3_status h3_audio_latents(h3_tensor *out, const h3_audio_config *config, const h3_tensor *rows, int64_t channels);
+h3_status h3_audio_denormalise(h3_tensor *out, const h3_audio_config *config, const h3_tensor *rows, int64_t channels);
 
 #endif
