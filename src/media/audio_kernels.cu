@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr int THREADS = 256, PER_THREAD = 4; /* a thread keeps 4 channels x 4 samples */
+constexpr int THREADS = 256, SAMPLES = 4; /* a thread keeps 4 samples of 8 channels, or of 4 */
+constexpr int WARPS = THREADS / 32;
 constexpr int CHANNELS = 8;                  /* input channels that are in shared memory at a time, at most */
 constexpr int64_t SHARED = 48 * 1024, GRID = 65535;
 
@@ -62,9 +63,19 @@ __global__ void convolve_simple(h3_audio_convolution v)
 
 /* A block's tile: Rows output channels of COLUMNS samples; more samples when there are fewer channels. */
 template <int Rows> struct tile {
-    static constexpr int GROUPS = Rows / PER_THREAD, ACROSS = THREADS / GROUPS, COLUMNS = ACROSS * PER_THREAD;
-    static constexpr int PITCH = Rows + PER_THREAD; /* of a tap's weights in shared memory; keeps float4 alignment and spreads the banks */
+    static constexpr int EACH = Rows < 8 ? Rows : 8; /* channels of a thread */
+    static constexpr int GROUPS = Rows / EACH, ACROSS = THREADS / GROUPS, COLUMNS = ACROSS * SAMPLES;
+    static constexpr int PITCH = Rows + 4; /* of a tap's weights in shared memory; keeps float4 alignment and spreads the banks */
 };
+
+template <int Each> __device__ __forceinline__ void load_weights(float (&w)[Each], const float *from)
+{
+#pragma unroll
+    for (int i = 0; i < Each; i += 4) {
+        const float4 four = *(const float4 *)(from + i);
+        w[i] = four.x, w[i + 1] = four.y, w[i + 2] = four.z, w[i + 3] = four.w;
+    }
+}
 
 /* Shared memory: weights [channels][taps][PITCH], then samples [channels][width] from `lowest` on; width = COLUMNS + reach. */
 template <int Rows> __global__ void convolve(h3_audio_convolution v, int channels, int width, int lowest)
@@ -73,43 +84,46 @@ template <int Rows> __global__ void convolve(h3_audio_convolution v, int channel
     const int taps = (int)v.taps, step = (int)v.step, group = (int)threadIdx.x / T::ACROSS, across = (int)threadIdx.x % T::ACROSS;
     const int64_t batch = blockIdx.z, row = (int64_t)blockIdx.y * Rows, q0 = (int64_t)blockIdx.x * T::COLUMNS;
     float *weights = shared_floats(), *samples = weights + channels * taps * T::PITCH;
-    float sum[PER_THREAD][PER_THREAD];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    float sum[T::EACH][SAMPLES];
 
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; i++) {
-        const int64_t channel = row + group * PER_THREAD + i;
+    for (int i = 0; i < T::EACH; i++) {
+        const int64_t channel = row + group * T::EACH + i;
         const float bias = v.bias != nullptr && channel < v.out_channels ? v.bias[channel] : 0.0f;
 #pragma unroll
-        for (int j = 0; j < PER_THREAD; j++) sum[i][j] = bias;
+        for (int j = 0; j < SAMPLES; j++) sum[i][j] = bias;
     }
     for (int64_t c0 = 0; c0 < v.in; c0 += channels) {
         const int count = v.in - c0 < channels ? (int)(v.in - c0) : channels;
         __syncthreads(); /* the chunk before is used up */
-        for (int i = (int)threadIdx.x; i < Rows * count * taps; i += THREADS) {
-            const int r = i / (count * taps), term = i % (count * taps);
-            weights[term * T::PITCH + r] = row + r < v.out_channels ? v.weight[((row + r) * v.in + c0) * taps + term] : 0.0f;
-        }
-        for (int i = (int)threadIdx.x; i < count * width; i += THREADS) {
-            const int64_t n = q0 + v.offset + lowest + i % width;
-            samples[i] = n >= 0 && n < v.length ? v.x[(batch * v.in + c0 + i / width) * v.length + n] : 0.0f;
-        }
+        for (int r = warp; r < Rows; r += WARPS) /* a warp reads a row, coalesced */
+            for (int term = lane; term < count * taps; term += 32)
+                weights[term * T::PITCH + r] = row + r < v.out_channels ? v.weight[((row + r) * v.in + c0) * taps + term] : 0.0f;
+        for (int c = warp; c < count; c += WARPS)
+            for (int i = lane; i < width; i += 32) {
+                const int64_t n = q0 + v.offset + lowest + i;
+                samples[c * width + i] = n >= 0 && n < v.length ? v.x[(batch * v.in + c0 + c) * v.length + n] : 0.0f;
+            }
         __syncthreads();
-        const float *weight = weights + group * PER_THREAD;
+        const float *weight = weights + group * T::EACH;
         for (int c = 0; c < count; c++) {
             const float *x = samples + c * width - lowest + across;
             for (int k = 0; k < taps; k++, x += step, weight += T::PITCH) {
-                const float4 four = *(const float4 *)weight;
-                const float w[PER_THREAD] = {four.x, four.y, four.z, four.w};
+                float w[T::EACH], near[SAMPLES];
+                load_weights(w, weight);
 #pragma unroll
-                for (int i = 0; i < PER_THREAD; i++)
+                for (int j = 0; j < SAMPLES; j++) near[j] = x[j * T::ACROSS];
 #pragma unroll
-                    for (int j = 0; j < PER_THREAD; j++) sum[i][j] = fmaf(w[i], x[j * T::ACROSS], sum[i][j]);
+                for (int i = 0; i < T::EACH; i++)
+#pragma unroll
+                    for (int j = 0; j < SAMPLES; j++) sum[i][j] = fmaf(w[i], near[j], sum[i][j]);
             }
         }
     }
-    for (int i = 0; i < PER_THREAD; i++)
-        for (int j = 0; j < PER_THREAD; j++) {
-            const int64_t channel = row + group * PER_THREAD + i, q = q0 + across + j * T::ACROSS;
+    for (int i = 0; i < T::EACH; i++)
+        for (int j = 0; j < SAMPLES; j++) {
+            const int64_t channel = row + group * T::EACH + i, q = q0 + across + j * T::ACROSS;
             if (channel < v.out_channels && q < v.length) store(v, batch, channel, q, sum[i][j]);
         }
 }
