@@ -224,6 +224,7 @@ static void activations(void **state)
     (void)state;
     for (int t = 0; t < count; t++)
         for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++) try_activate(list[t], 2, 3, LENGTHS[i], i % 2 ? 1.0f : 300.0f);
+    for (int t = 0; t < count; t++) try_activate(list[t], 1, 128, 7, 1.0f); /* ends where a guarded piece of memory ends */
 }
 
 /* A constant passes the filters, which have gain 1, and meets the curve alone, at both ends too (audio-vae.md section 7). */
