@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "base/text.h"
 
 enum { CONFIG_LIMIT = 1 << 20, CHANNEL_LIMIT = 1 << 16, RATE_LIMIT = 64, KERNEL_LIMIT = 255, DILATION_LIMIT = 255, HOP_LIMIT = 1 << 16 };
 
@@ -137,13 +136,14 @@ h3_status h3_audio_config_parse(h3_audio_config *out, const char *text, size_t l
     return status;
 }
 
-h3_status h3_audio_config_read(h3_audio_config *out, const char *path)
+h3_status h3_audio_config_read(h3_audio_config *out, char sha256[H3_SHA256_HEX], const char *path)
 {
     char *text;
     size_t size;
     *out = (h3_audio_config){0};
     H3_TRY(h3_file_read(&text, &size, path, CONFIG_LIMIT, H3_INTEGRITY));
     h3_status status = h3_audio_config_parse(out, text, size, path);
+    if (status == H3_OK && sha256 != NULL) status = h3_sha256(sha256, text, size);
     free(text);
     return status;
 }

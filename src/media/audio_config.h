@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 
 enum { H3_AUDIO_STAGES = 16, H3_AUDIO_BRANCHES = 8, H3_AUDIO_DILATIONS = 8, H3_AUDIO_LATENT_CHANNELS = 256 };
 
@@ -27,11 +28,14 @@ typedef struct h3_audio_config {
  * even kernel, a transposed convolution that does not multiply the length exactly, a decoder_dim that cannot be halved so often).
  * `where` names the source in messages. H3_INTEGRITY for whatever is wrong. */
 h3_status h3_audio_config_parse(h3_audio_config *out, const char *text, size_t length, const char *where);
-/* The same of a file. */
-h3_status h3_audio_config_read(h3_audio_config *out, const char *path);
+/* The same of a file; `sha256` of its bytes, NULL when nobody asks. */
+h3_status h3_audio_config_read(h3_audio_config *out, char sha256[H3_SHA256_HEX], const char *path);
 
 /* The released autoencoder: mono at 32 kHz, 40 latents of 32 channels a second. */
 void h3_audio_config_released(h3_audio_config *out);
+
+/* Canonical JSON of the decoder's half: keys sorted, no white space, float32 numbers as %.9g; identifies a configuration. Caller frees. */
+h3_status h3_audio_config_canonical(const h3_audio_config *config, char **out);
 
 /* Samples per latent: the product of the rates. */
 int64_t h3_audio_hop(const h3_audio_config *config);

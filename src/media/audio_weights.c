@@ -208,15 +208,17 @@ h3_status h3_audio_weights_take(h3_audio_weights *out, const h3_audio_config *co
 
 h3_status h3_audio_weights_open(h3_audio_weights *out, const char *folder)
 {
-    char path[H3_PATH_MAX];
+    char path[H3_PATH_MAX], hash[H3_SHA256_HEX];
     h3_audio_config config;
     h3_safetensors file;
     *out = (h3_audio_weights){0};
     H3_TRY(h3_path(path, "%s/config.json", folder));
-    H3_TRY(h3_audio_config_read(&config, path));
+    H3_TRY(h3_audio_config_read(&config, hash, path));
     H3_TRY(h3_path(path, "%s/diffusion_pytorch_model.safetensors", folder));
     H3_TRY(h3_safetensors_open(&file, path));
-    return h3_audio_weights_take(out, &config, &file);
+    H3_TRY(h3_audio_weights_take(out, &config, &file));
+    memcpy(out->config_sha256, hash, sizeof hash);
+    return H3_OK;
 }
 
 h3_status h3_audio_weights_synthetic(h3_audio_weights *out, const h3_audio_config *config, uint64_t seed)

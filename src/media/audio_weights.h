@@ -2,6 +2,9 @@
 #ifndef H3_MEDIA_AUDIO_WEIGHTS_H
 #define H3_MEDIA_AUDIO_WEIGHTS_H
 
+#include <cJSON.h>
+
+#include "base/text.h"
 #include "media/audio_config.h"
 #include "model/safetensors.h"
 
@@ -18,6 +21,7 @@ typedef struct h3_audio_weights {
     size_t count;
     h3_safetensors file; /* empty when the weights are synthetic */
     int is_file;
+    char config_sha256[H3_SHA256_HEX]; /* of config.json's bytes; "" when there was no such file */
     uint64_t seed;
 } h3_audio_weights;
 
@@ -31,6 +35,11 @@ h3_status h3_audio_weights_take(h3_audio_weights *out, const h3_audio_config *co
 /* Streams "audio-vae.<name>"; decoder.conv_post.weight_g is multiplied by 0.1. The filters are no parameters: they have the published values. */
 h3_status h3_audio_weights_synthetic(h3_audio_weights *out, const h3_audio_config *config, uint64_t seed);
 void h3_audio_weights_free(h3_audio_weights *weights);
+
+/* Identity for manifests (caller deletes). File: {"kind":"file","config_sha256" (null without),"size","sha256"} of the very bytes that are mapped.
+ * Synthetic: {"kind":"synthetic","scheme":"h3synth-v1","seed","config":{...},"sha256"}, the hash being over "h3synth-v1\naudio-vae\n<seed>\n<config>", the
+ * configuration as h3_audio_config_canonical writes it. */
+h3_status h3_audio_weights_identity(cJSON **out, const h3_audio_weights *weights);
 
 /* A new host tensor (caller frees) of parameter "<prefix><name>". H3_USAGE when the decoder has none of that name, H3_INTEGRITY when a value in it is not
  * finite. */

@@ -29,7 +29,7 @@ static void configuration_is_read(void **state)
 {
     h3_audio_config config;
     (void)state;
-    assert_good(h3_audio_config_read(&config, golden_path("audio-vae/config.json")));
+    assert_good(h3_audio_config_read(&config, NULL, golden_path("audio-vae/config.json")));
     assert_int_equal(config.latent_channels, 8);
     assert_int_equal(config.latent_dim, 32);
     assert_int_equal(config.decoder_dim, 16);
@@ -206,6 +206,57 @@ static void synthetic_weights_are_the_goldens(void **state)
     h3_audio_weights_free(&stored);
 }
 
+static const char *text_of(const cJSON *object, const char *key)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+    assert_non_null(text);
+    return text;
+}
+
+static void identities(void **state)
+{
+    h3_audio_weights weights, other;
+    h3_audio_config released;
+    cJSON *a, *b;
+    char hash[H3_SHA256_HEX], *text;
+    int64_t size;
+    (void)state;
+    assert_good(h3_audio_weights_open(&weights, golden_path("audio-vae")));
+    assert_good(h3_audio_weights_identity(&a, &weights));
+    assert_string_equal(text_of(a, "kind"), "file");
+    assert_good(h3_sha256_file(hash, golden_path("audio-vae/diffusion_pytorch_model.safetensors"), &size, H3_INTEGRITY));
+    assert_string_equal(text_of(a, "sha256"), hash);
+    assert_true(cJSON_GetObjectItemCaseSensitive(a, "size")->valuedouble == (double)size);
+    assert_good(h3_sha256_file(hash, golden_path("audio-vae/config.json"), &size, H3_INTEGRITY));
+    assert_string_equal(text_of(a, "config_sha256"), hash);
+    cJSON_Delete(a);
+    assert_good(h3_audio_config_canonical(&weights.config, &text));
+    assert_string_equal(text, "{\"decoder_dim\":16,\"decoder_kernel_sizes\":[4,4],\"decoder_rates\":[2,2],\"latent_channels\":8,\"latent_dim\":32,"
+                              "\"latents_mean\":[0.100000001,0.100000001,0.100000001,0.100000001,0.100000001,0.100000001,0.100000001,0.100000001],"
+                              "\"latents_std\":[1.5,1.5,1.5,1.5,1.5,1.5,1.5,1.5],\"resblock_dilation_sizes\":[[1,3],[1,3]],\"resblock_kernel_sizes\":[3,7],"
+                              "\"sampling_rate\":32000}");
+    free(text);
+    /* synthetic: the seed and every part of the configuration change the hash */
+    assert_good(h3_audio_weights_synthetic(&other, &weights.config, 3));
+    assert_good(h3_audio_weights_identity(&a, &other));
+    assert_string_equal(text_of(a, "kind"), "synthetic");
+    snprintf(hash, sizeof hash, "%s", text_of(a, "sha256"));
+    cJSON_Delete(a);
+    h3_audio_config_released(&released);
+    for (int i = 0; i < 4; i++) {
+        h3_audio_weights changed = other;
+        if (i == 0) changed.seed = UINT64_MAX;
+        if (i == 1) changed.config.dilations[1][1]++;
+        if (i == 2) changed.config.latents_std[7] += 0x1p-22f;
+        if (i == 3) changed.config = released;
+        assert_good(h3_audio_weights_identity(&b, &changed));
+        assert_string_not_equal(text_of(b, "sha256"), hash);
+        cJSON_Delete(b);
+    }
+    h3_audio_weights_free(&other);
+    h3_audio_weights_free(&weights);
+}
+
 static void normalisation_is_folded(void **state)
 {
     h3_audio_weights weights;
@@ -242,7 +293,7 @@ static h3_status open_changed(h3_audio_weights *out, change *how)
     h3_safetensors_entry entries[300];
     char *image;
     size_t size, count;
-    assert_good(h3_audio_config_read(&config, golden_path("audio-vae/config.json")));
+    assert_good(h3_audio_config_read(&config, NULL, golden_path("audio-vae/config.json")));
     snprintf(path, sizeof path, "%s", golden_path("audio-vae/diffusion_pytorch_model.safetensors"));
     assert_good(h3_safetensors_open(&file, path));
     count = file.count;
@@ -332,7 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configuration_is_read), cmocka_unit_test(hostile_configurations), cmocka_unit_test(released_constants),
         cmocka_unit_test(rows_become_latents), cmocka_unit_test(inventory_is_the_released_one), cmocka_unit_test(synthetic_weights_are_the_goldens),
-        cmocka_unit_test(normalisation_is_folded), cmocka_unit_test(hostile_weights),
+        cmocka_unit_test(identities), cmocka_unit_test(normalisation_is_folded), cmocka_unit_test(hostile_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
