@@ -4,8 +4,9 @@
 #include <math.h>
 #include <omp.h>
 
-#include "graph/device_cuda.h"
 #include "media/audio_decoder.h"
+#include "media/sound_metrics.h"
+#include "media/wav.h"
 #include "model/synth.h"
 
 static const double BOUND = 1e-4; /* of the golden README, absolute */
@@ -280,12 +281,51 @@ static void loud_sound_is_clamped(void **state)
     close_bench(&b);
 }
 
+/* From rows to a file and back; and rows that were not denormalised make a sound that is not accepted. */
+static void from_rows_to_a_file(void **state)
+{
+    bench b;
+    h3_tensor rows, z, raw;
+    h3_sound sound, back, wrong;
+    h3_sound_metrics m;
+    char *image;
+    size_t size;
+    (void)state;
+    open_bench(&b);
+    assert_good(h3_tensor_new(&rows, H3_F32, 2, H3_SHAPE(74, 8)));
+    assert_good(h3_tensor_new(&raw, H3_F32, 3, H3_SHAPE(2, 8, 37)));
+    for (int64_t i = 0; i < 74 * 8; i++) { /* the rows whose latents are the golden's */
+        int64_t channel = i / (37 * 8), l = i / 8 % 37, c = i % 8, at = (channel * 8 + c) * 37 + l;
+        ((float *)rows.data)[i] = (((float *)b.z.data)[at] - b.weights.config.latents_mean[c]) / b.weights.config.latents_std[c];
+        ((float *)raw.data)[at] = ((float *)rows.data)[i];
+    }
+    assert_good(h3_audio_denormalise(&z, &b.weights.config, &rows, 2));
+    assert_true(distance(z.data, b.z.data, 592) <= 1e-7);
+    assert_good(decode(&sound, &b.weights, h3_audio_ops_cpu(), &z));
+    assert_true(distance(sound.samples, b.decoded.data, 296) <= BOUND);
+    assert_good(h3_wav_build(&image, &size, &sound));
+    assert_good(h3_wav_parse(&back, (unsigned char *)image, size, "image"));
+    assert_good(h3_sound_compare(&m, &sound, &back));
+    assert_true(m.pooled.identical && h3_sound_accepted(&m, 20, 2));
+    assert_good(decode(&wrong, &b.weights, h3_audio_ops_cpu(), &raw));
+    assert_good(h3_sound_compare(&m, &sound, &wrong));
+    assert_false(h3_sound_accepted(&m, 20, 2));
+    h3_tensor *tensors[] = {&rows, &raw, &z};
+    h3_sound *sounds[] = {&sound, &back, &wrong};
+    for (int i = 0; i < 3; i++) {
+        h3_tensor_free(tensors[i]);
+        h3_sound_free(sounds[i]);
+    }
+    free(image);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_as_published), cmocka_unit_test(wrong_weights_are_seen), cmocka_unit_test(threads_change_no_bit), cmocka_unit_test(plain_code_gives_the_same_bits),
         cmocka_unit_test(gpu_gives_the_same_bits), cmocka_unit_test(channels_do_not_mix),  cmocka_unit_test(one_latent_is_enough),  cmocka_unit_test(bad_latents_are_refused),
-        cmocka_unit_test(loud_sound_is_clamped),
+        cmocka_unit_test(loud_sound_is_clamped), cmocka_unit_test(from_rows_to_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -245,6 +245,28 @@ static void spectra_as_defined(void **state)
     }
 }
 
+/* What a broken decoder or writer makes must not be accepted; what only rounds must be. */
+static void bad_sounds_are_not_accepted(void **state)
+{
+    h3_sound r = noise(2, 20000, 11), bad[5];
+    (void)state;
+    for (int i = 0; i < 5; i++) bad[i] = scaled(&r, 1);
+    for (int64_t n = 0; n < 20000; n++) {
+        bad[0].samples[n] = r.samples[20000 + n]; /* channels exchanged */
+        bad[0].samples[20000 + n] = r.samples[n];
+        if (n > 0) bad[1].samples[n] = r.samples[n - 1]; /* the left one a sample late */
+        if (n >= 10000 && n < 14000) bad[2].samples[n] = 0; /* a hole */
+        bad[3].samples[20000 + n] = -r.samples[20000 + n]; /* the right one turned over */
+        for (int c = 0; c < 2; c++) bad[4].samples[c * 20000 + n] = rintf(r.samples[c * 20000 + n] * 128) / 128; /* eight bits */
+    }
+    for (int i = 0; i < 5; i++) {
+        h3_sound_metrics m = compare(&r, &bad[i]);
+        if (h3_sound_accepted(&m, 20, 2) != (i == 4)) fail_msg("sound %d: snr %g, lsd %g", i, m.pooled.snr_db.value, m.pooled.lsd_db);
+        h3_sound_free(&bad[i]);
+    }
+    h3_sound_free(&r);
+}
+
 static void clipping_is_counted(void **state)
 {
     h3_sound r = noise(2, 100, 8), c = scaled(&r, 1);
@@ -322,7 +344,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sound_is_itself), cmocka_unit_test(half_as_loud), cmocka_unit_test(nine_tenths_as_loud), cmocka_unit_test(turned_over), cmocka_unit_test(one_sample),
-        cmocka_unit_test(silence), cmocka_unit_test(a_tone_against_silence), cmocka_unit_test(spectra_as_defined), cmocka_unit_test(clipping_is_counted),
+        cmocka_unit_test(silence), cmocka_unit_test(a_tone_against_silence), cmocka_unit_test(spectra_as_defined), cmocka_unit_test(bad_sounds_are_not_accepted),
+        cmocka_unit_test(clipping_is_counted),
         cmocka_unit_test(what_cannot_be_compared), cmocka_unit_test(the_report_has_every_figure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
