@@ -16,7 +16,7 @@
 enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100 * 1024 * 1024, NAME_LIMIT = 512 };
 
 static const struct { const char *name; int32_t dtype; } DTYPES[] = {
-    {"F32", H3_F32}, {"BF16", H3_BF16}, {"I32", H3_I32}, {"I64", H3_I64}, {"F64", H3_F64},
+    {"F32", H3_F32}, {"BF16", H3_BF16}, {"F16", H3_F16}, {"I32", H3_I32}, {"I64", H3_I64}, {"F64", H3_F64},
 };
 
 /* An entry while the file is checked. */
@@ -34,7 +34,7 @@ static h3_status read_dtype(int32_t *out, const cJSON *item, const char *where)
             *out = DTYPES[i].dtype;
             return H3_OK;
         }
-    return h3_error(H3_INTEGRITY, "%s: dtype \"%.40s\" is not supported; store the tensor as F32 or BF16", where, name);
+    return h3_error(H3_INTEGRITY, "%s: dtype \"%.40s\" is not supported; store the tensor as F32, BF16 or F16", where, name);
 }
 
 static h3_status read_shape(int64_t shape[H3_MAX_RANK], int32_t *rank, const cJSON *item, const char *where)

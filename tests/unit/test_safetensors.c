@@ -38,7 +38,7 @@ static const struct hostile { const char *header; size_t data; const char *word;
     {"{" TENSOR("a", "F32", "[2]", "0", "8") "," TENSOR("\\u0061", "F32", "[2]", "8", "16") "}", 16, "duplicate key \"a\""},
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate key"},
     {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "duplicate key \"dtype\""},
-    {"{" TENSOR("a", "F16", "[2]", "0", "4") "}", 4, "dtype \"F16\" is not supported"},
+    {"{" TENSOR("a", "F8_E4M3", "[2]", "0", "2") "}", 2, "dtype \"F8_E4M3\" is not supported"},
     {"{" TENSOR("a", "f32", "[2]", "0", "8") "}", 8, "dtype \"f32\""},
     {"{" TENSOR("a", "", "[2]", "0", "8") "}", 8, "dtype \"\""},
     {"{\"a\":{\"dtype\":7,\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "\"dtype\" must be a string"},
