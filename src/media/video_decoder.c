@@ -225,7 +225,7 @@ static h3_status decode_tiles(const h3_video_decoder *d, const scratch *s, const
     h3_tensor rows = h3_tensor_view((char *)s->rows.data + tile_bytes * (size_t)window->tile, d->dtype, 3, H3_SHAPE(tiles, s->rows.shape[1], s->rows.shape[2]));
     H3_TRY(d->ops->cut(d->device, &v.latents, z, window));
     H3_TRY(d->ops->linear(d->device, &v.mixed, &v.latents, &d->post_quant.weight, &d->post_quant.bias, 1));
-    H3_TRY(d->ops->linear(d->device, &v.tokens_in, &v.mixed, &d->proj_in.weight, &d->proj_in.bias, 0));
+    H3_TRY(d->ops->linear(d->device, &v.tokens_in, &v.mixed, &d->proj_in.weight, &d->proj_in.bias, 1)); /* seen in the published results, as with post_quant */
     H3_TRY(d->ops->embed(d->device, &v.stream, &v.tokens_in, &d->registers));
     for (int64_t i = 0; i < d->config.decoder_layers; i++) H3_TRY(run_block(d, &d->blocks[i], &v));
     H3_TRY(d->ops->layer_norm(d->device, &v.kept, &v.stream, &d->norm_out.weight, &d->norm_out.bias, (float)d->config.decoder_norm_eps));

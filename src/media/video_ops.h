@@ -40,7 +40,8 @@ typedef struct h3_video_ops {
     /* out [B,T',Y',X',O] from x [B,T,Y,X,C], weight [O,C,k,k,k], bias [O]; F32. */
     h3_status (*conv)(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias,
                       const h3_video_conv *geometry);
-    /* out [B,N,H,D] = softmax(q k^T / sqrt(D)) v over all N tokens of a tile; qkv [B,N,3,H,D] a. FP32 softmax. */
+    /* out [B,N,H,D] = softmax(q k^T / sqrt(D)) v over all N tokens of a tile; qkv [B,N,3,H,D] a. Softmax in FP32: exp(score - largest)
+     * is rounded to `a` for the product with v, the sum that divides at the end is of the unrounded. */
     h3_status (*attention)(const h3_device *device, h3_tensor *out, const h3_tensor *qkv);
 
     /* --- the decoder's layers --- */

@@ -219,14 +219,15 @@ typedef struct heads {
     float scale;
 } heads;
 
-/* Softmax of one row without the division: exp(score - largest), and their sum in ascending order. */
-static float exponentiate(float *row, int64_t count)
+/* Softmax of one row without the division: exp(score - largest), as `dtype` holds it, and the sum of them before that rounding, in ascending order. */
+static float exponentiate(float *row, int64_t count, int32_t dtype)
 {
     float largest = row[0], sum = 0.0f;
     for (int64_t j = 1; j < count; j++) largest = row[j] > largest ? row[j] : largest;
     for (int64_t j = 0; j < count; j++) {
-        row[j] = expf(row[j] - largest);
-        sum += row[j];
+        const float p = expf(row[j] - largest);
+        sum += p;
+        row[j] = h3_rounded(dtype, p);
     }
     return sum;
 }
@@ -244,7 +245,7 @@ static void attend_rows(const heads *p, const float *keys, const float *values, 
         for (int64_t r = 0; r < rows; r++)
             for (int64_t l = 0; l < LANES; l++) scores[r * p->padded_tokens + first + l] = sums[r][l] * p->scale;
     }
-    for (int64_t r = 0; r < rows; r++) total[r] = exponentiate(scores + r * p->padded_tokens, p->tokens);
+    for (int64_t r = 0; r < rows; r++) total[r] = exponentiate(scores + r * p->padded_tokens, p->tokens, p->out->dtype);
     for (int64_t r = 0; r < ROWS; r++) left[r] = scores + smaller(r, rows - 1) * p->padded_tokens;
     for (int64_t first = 0; first < p->dim; first += LANES) {
         memset(sums, 0, sizeof sums);
