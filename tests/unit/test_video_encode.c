@@ -183,11 +183,12 @@ static void keyframe(void **state)
         half = half && fabsf(back - h3_round_f16(back)) <= 2e-7f * fabsf(back) + 1e-7f;
     }
     assert_true(half);
+    h3_tensor_free(&latents);
     assert_fails(h3_video_keyframe(&latents, encoder, rgb, 0, 3), H3_USAGE, "keyframe of 3 x 0");
+    assert_null(latents.data);
     h3_tensor_free(&x);
     h3_tensor_free(&moments);
     h3_tensor_free(&z);
-    h3_tensor_free(&latents);
     h3_video_encoder_close(encoder);
     h3_video_weights_close(&weights);
 }
