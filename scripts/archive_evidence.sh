@@ -12,7 +12,8 @@
 # manifest-sha256.txt and tagmanifest-sha256.txt have the hashes; pieces-sha256.txt those of the 4 MiB pieces of large files;
 # tagmanifest-sha256.txt.sig is the signature, over tagmanifest-sha256.txt. The run must verify first, whatever its verdict; the
 # archive is verified before it gets its name.
-# "digest" is the SHA-256 of tagmanifest-sha256.txt: it does not depend on the version of zstd, the archive's own SHA-256 may.
+# "digest" is the SHA-256 of tagmanifest-sha256.txt: it does not depend on the versions of tar and zstd, the archive's own SHA-256
+# may.
 #
 # Check one:  bin/h3_verify archive FILE [--key PUBLIC.pem]     (openssl pkey -in PRIVATE.pem -pubout -out PUBLIC.pem)
 # Exit codes: 0 done; 2 usage; 3 the run does not verify; 4 environment.

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "dist/ranks.h"
+#include "qualify/inputs.h"
 #include "stage.h"
 #include "store/run.h"
 
@@ -47,7 +48,8 @@ static h3_status start(const h3_args *args, int rank, int ranks, const char *out
     if (length <= 0) return h3_error(H3_ENVIRONMENT, "cannot find this program's own file: %s", strerror(errno));
     program[length] = 0;
     snprintf(part, sizeof part, "%d/%d", rank, ranks);
-    const char *const words[] = {args->program, "--plan", args->plan, "--run", args->run, "--device", h3_stage_device_name(args), "--internal-replay", part, NULL};
+    const char *const words[] = {args->program, "--plan", args->plan, "--run", args->run, "--device", h3_stage_device_name(args), "--internal-replay", part,
+                                 args->checkpoint != NULL ? "--checkpoint" : NULL, args->checkpoint, NULL};
     char *argv[sizeof words / sizeof *words];
     memcpy(argv, words, sizeof words);
     posix_spawn_file_actions_init(&actions);
@@ -148,14 +150,16 @@ h3_status h3_gate_replay(const h3_args *args)
         return h3_error(H3_USAGE, "--internal-replay is for the gate itself");
     H3_GOTO(h3_plan_read(&plan, args->plan), done);
     h3_plan_for_device(&plan, h3_stage_device_name(args));
+    if (args->checkpoint != NULL) H3_GOTO(h3_plan_use_checkpoint(&plan, args->checkpoint), done);
     H3_GOTO(h3_stage_device(args, &gate.device), done);
     gate.device_kind = gate.device->kind;
-    H3_GOTO(h3_plan_weights(&plan, &weights), done);
+    H3_GOTO(h3_plan_weights_block(&plan, 0, &weights), done);
     H3_GOTO(h3_library_open(&provider, plan.provider), done);
     H3_GOTO(h3_bindings_open(&candidate, plan.candidate, plan.path), done);
     H3_GOTO(h3_library_require(&provider, gate.device_kind), done);
     H3_GOTO(h3_bindings_require(&candidate, gate.device_kind), done);
     H3_GOTO(read_manifest(args, &manifest), done);
+    H3_GOTO(h3_inputs_block(&manifest, weights, 0), done);
     gate.weights = weights;
     status = replay_layouts(&gate, rank, ranks);
 done:

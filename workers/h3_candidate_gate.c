@@ -15,10 +15,12 @@ static const char help[] =
     "h3_candidate_gate - stage 3: does the candidate compute the model, node by node, bit by bit where it promised?\n"
     "\n"
     "  mpirun -n N h3_candidate_gate --plan FILE --run DIR [--device cpu|cuda] [--only GLOB] [--allow-dirty]\n"
-    "                             [--watchdog SECONDS]\n"
+    "                             [--checkpoint DIR] [--watchdog SECONDS]\n"
     "      build identity, hashes, block 0 (17 nodes, forward and backward, every layout), then all blocks\n"
     "      writes DIR/gate.json; the last line is VALID, INVALID or PARTIAL\n"
-    "  --only GLOB      runs the checks whose name matches, 'block0*' or 'block0.*.attention.*'; never accepted by stage 4\n"
+    "  --only GLOB      runs the checks whose name matches, 'block0*' or 'block0.*.attention.*'; never accepted by stage 4;\n"
+    "                   for checks of block 0 a folder with config.json, index and the shards of that block is enough\n"
+    "  --checkpoint DIR the plan's checkpoint lies there and not where the plan says\n"
     "  --allow-dirty    accepts a library built from uncommitted sources; never accepted by stage 4\n"
     "  --case FILE      replays one node on a minimal case that a failed gate left in DIR/cases/\n"
     "  --list           names every check of the plan\n"
@@ -70,7 +72,8 @@ static h3_status describe(const h3_args *args)
     if (args->plan == NULL) return h3_error(H3_USAGE, "--plan FILE is needed; see h3_candidate_gate --help");
     H3_TRY(h3_plan_read(&plan, args->plan));
     h3_plan_for_device(&plan, h3_stage_device_name(args));
-    h3_status status = h3_bindings_open_available(&candidate, plan.candidate, plan.path);
+    h3_status status = args->checkpoint != NULL ? h3_plan_use_checkpoint(&plan, args->checkpoint) : H3_OK;
+    if (status == H3_OK) status = h3_bindings_open_available(&candidate, plan.candidate, plan.path);
     int32_t device = strcmp(h3_stage_device_name(args), "cuda") == 0 ? H3_DEVICE_CUDA : H3_DEVICE_CPU;
     if (status == H3_OK) status = list_checks(&plan, &candidate, device, args->only, args->list, &count);
     if (status == H3_OK && args->dry_run) {
@@ -125,7 +128,7 @@ static h3_status check_hashes(gate_stage *g)
     h3_stage *s = g->stage;
     if (s->ranks.rank == 0) {
         H3_TRY(h3_run_verify_all(&s->run, &g->listed, ""));
-        H3_TRY(h3_inputs_model(&g->manifest, s->weights, NULL));
+        H3_TRY(s->block0_only ? h3_inputs_block(&g->manifest, s->weights, 0) : h3_inputs_model(&g->manifest, s->weights, &s->watch, NULL));
     }
     g->result.section[H3_SECTION_HASHES] = H3_SECTION_PASSED;
     return H3_OK;
@@ -196,9 +199,11 @@ static h3_status merge_full(h3_full_record *to, const h3_full_record *head, cons
         to->calls[1][node] += head->calls[1][node];
         to->fallbacks[node] += head->fallbacks[node];
     }
-    if (to->problem[0] == 0) {
+    int earlier = head->stopped != 0 && (to->stopped == 0 || head->stopped < to->stopped);
+    if (earlier || (to->stopped == 0 && to->problem[0] == 0)) {
         memcpy(to->problem, head->problem, sizeof to->problem);
         to->problem_node = head->problem_node;
+        to->stopped = head->stopped;
     }
     return H3_OK;
 }
@@ -234,6 +239,11 @@ static void check_counts(gate_stage *g)
 {
     h3_full_record *full = &g->result.full;
     int64_t expected = g->result.blocks * (int64_t)g->result.layout_count;
+    if (full->stopped != 0) { /* how far the others came then depends on how many there were */
+        full->count = 0;
+        memset(full->calls, 0, sizeof full->calls);
+        memset(full->fallbacks, 0, sizeof full->fallbacks);
+    }
     for (int32_t node = 0; node < H3_NODE_COUNT && full->problem[0] == 0; node++)
         if (full->calls[0][node] != expected || full->calls[1][node] != expected) {
             full->problem_node = node;
@@ -244,6 +254,23 @@ static void check_counts(gate_stage *g)
         full->problem_node = -1;
         snprintf(full->problem, sizeof full->problem, "%zu tensors were compared, %zu bounds are frozen", full->count, g->thresholds.count);
     }
+}
+
+/* An operator has failed on this rank: notes what, and where it stands in the order in which one rank alone would have worked: layout by layout
+ * forward, then layout by layout backward. Of several ranks' failures the first in this order is the one that a rank alone
+ * would have met, and the others that come before it have not kept it from being met: a rank waits only for what comes earlier. */
+static void note_stop(gate_stage *g, int64_t first, int64_t blocks)
+{
+    h3_full_record *full = &g->result.full;
+    char node[32] = "";
+    long long block;
+    int64_t layouts = (int64_t)g->result.layout_count, all = g->result.blocks;
+    int64_t forward = full->calls[H3_FORWARD][H3_NODE_RESIDUAL_MLP], backward = full->calls[H3_BACKWARD][H3_NODE_ADALN];
+    int back = forward >= layouts * blocks; /* finished blocks: their last nodes have run */
+    int64_t done = back ? backward : forward, place = back ? all - first - blocks + done % blocks : first + done % blocks;
+    full->stopped = 1 + (back * layouts + done / blocks) * all + place;
+    snprintf(full->problem, sizeof full->problem, "%.239s", h3_error_text());
+    full->problem_node = sscanf(full->problem, "block %lld node %31[a-z0-9_]", &block, node) == 2 ? h3_node_find(node) : -1;
 }
 
 /* Section 4. */
@@ -260,11 +287,9 @@ static h3_status check_full(gate_stage *g)
     H3_TRY(h3_block_range(s->ranks.rank, s->ranks.count, g->result.blocks, &first, &blocks));
     h3_progress_start(&progress, "stage 3  full model", "blocks", 2 * blocks * (int64_t)g->result.layout_count);
     h3_status status = h3_gate_full(&g->gate, &progress, &g->result.full);
-    if (status == H3_FAILED && s->ranks.count == 1) {
-        g->result.full.problem_node = -1;
-        snprintf(g->result.full.problem, sizeof g->result.full.problem, "%.239s", h3_error_text());
-        status = H3_OK;
-    }
+    if (status == H3_FAILED && !h3_ranks_deserted(&s->ranks)) note_stop(g, first, blocks);
+    if (status == H3_FAILED) status = H3_OK;
+    if (status == H3_OK) status = h3_ranks_part(&s->ranks);
     H3_TRY(h3_stage_relay(s, status));
     h3_progress_end(&progress);
     H3_TRY(gather_full(g));
@@ -396,6 +421,7 @@ int main(int argc, char **argv)
     if (status != H3_OK || done) return h3_exit(s.args.program, status);
     if (s.args.list || s.args.dry_run) return h3_exit(s.args.program, describe(&s.args));
     if (s.args.case_file != NULL) return h3_exit(s.args.program, replay_case(&s.args));
+    s.block0_only = s.args.only != NULL && !h3_glob(s.args.only, "full");
     if (s.args.internal != NULL) return h3_exit(s.args.program, h3_gate_replay(&s.args));
     return h3_stage_main(&s, argc, argv, run_stage);
 }

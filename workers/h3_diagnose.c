@@ -9,7 +9,7 @@
 static const char help[] =
     "h3_diagnose - which node explains the candidate's error?\n"
     "\n"
-    "  mpirun -n N h3_diagnose --plan FILE --run DIR [--device cpu|cuda] [--watchdog SECONDS]\n"
+    "  mpirun -n N h3_diagnose --plan FILE --run DIR [--checkpoint DIR] [--device cpu|cuda] [--watchdog SECONDS]\n"
     "      runs all blocks of the plan's first layout again and again: with one node of the candidate replaced by the provider's, and\n"
     "      with one node of the provider replaced by the candidate's (34 runs), then bisects over the blocks if a bound is broken\n"
     "      reads stages 1 and 2, writes DIR/diagnose.json; changes no verdict\n"
@@ -55,7 +55,7 @@ static h3_status diagnose(h3_stage *s, h3_manifest *manifest, h3_thresholds *thr
     H3_TRY(h3_ranks_agree(&s->ranks, h3_bindings_open(candidate, s->plan.candidate, s->plan.path)));
     H3_TRY(h3_ranks_agree(&s->ranks, h3_bindings_require(candidate, s->device->kind)));
     H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_run_verify_all(&s->run, listed, "") : H3_OK));
-    H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_inputs_model(manifest, s->weights, NULL) : H3_OK));
+    H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_inputs_model(manifest, s->weights, &s->watch, NULL) : H3_OK));
     h3_gate gate = {.ranks = &s->ranks, .plan = &s->plan, .weights = s->weights, .device = s->device, .device_kind = s->device->kind,
                     .provider = &s->provider, .candidate = candidate, .manifest = manifest, .thresholds = thresholds, .run_folder = s->args.run};
     h3_progress_start(&progress, "diagnose", "runs", H3_DIAGNOSE_RUNS);

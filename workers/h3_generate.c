@@ -15,7 +15,7 @@ static const char help[] =
     "h3_generate - stage 4: sample the contract's seeds with the provider's or the candidate's operators\n"
     "\n"
     "  mpirun -n N h3_generate --side provider|candidate --plan FILE --run DIR [--repeat] [--resume] [--device cpu|cuda]\n"
-    "                          [--watchdog SECONDS]\n"
+    "                          [--checkpoint DIR] [--watchdog SECONDS]\n"
     "      reads the plan's generation contract and conditioning, writes DIR/data/generate/SIDE/ and DIR/generate-SIDE.json\n"
     "      N from 1 to the number of blocks; the bytes written are the same for every N\n"
     "\n"
@@ -92,7 +92,7 @@ static h3_status check_gate(generate *g)
 /* The model must be the one that the reference pass ran. */
 static h3_status check_model(generate *g)
 {
-    H3_TRY(h3_inputs_model(&g->manifest, g->stage->weights, &g->identity));
+    H3_TRY(h3_inputs_model(&g->manifest, g->stage->weights, &g->stage->watch, &g->identity));
     H3_TRY(h3_generation_model(&g->generation, g->identity));
     return h3_generation_check_space(&g->generation, &g->inputs, g->stage->args.run);
 }

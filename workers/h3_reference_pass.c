@@ -16,8 +16,8 @@
 static const char help[] =
     "h3_reference_pass - stage 1: run the model as published, FP32 and BF16, and keep what every node computed\n"
     "\n"
-    "  mpirun -n N h3_reference_pass --plan FILE --run DIR [--device cpu|cuda] [--watchdog SECONDS]\n"
-    "      reads the plan's checkpoint, writes DIR/data/reference/ and DIR/reference-manifest.json\n"
+    "  mpirun -n N h3_reference_pass --plan FILE --run DIR [--checkpoint DIR] [--device cpu|cuda] [--watchdog SECONDS]\n"
+    "      reads the plan's checkpoint (with --checkpoint from that folder), writes DIR/data/reference/ and DIR/reference-manifest.json\n"
     "      N from 1 to the number of blocks; the bytes written are the same for every N\n"
     "\n"
     "  h3_reference_pass --checkpoint DIR --case FILE.safetensors --precision fp32|bf16 --out DIR [--operators provider|FILE.json]\n"
@@ -93,13 +93,29 @@ static h3_status prepare(h3_stage *s)
     return h3_run_begin(&s->run);
 }
 
+/* The model of this pass under the names that the pinned manifest has for it: where the same bytes came from is no difference. */
+static cJSON *renamed_model(const cJSON *made, const cJSON *pinned)
+{
+    static const char *const names[] = {"repository", "revision"};
+    cJSON *model = cJSON_Duplicate(made, 1);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(pinned, names[i]));
+        cJSON_DeleteItemFromObjectCaseSensitive(model, names[i]);
+        if (name != NULL) cJSON_AddStringToObject(model, names[i], name);
+    }
+    return model;
+}
+
 /* The pinned file's own bytes, but for the plan that it names: the one that made it. */
 static h3_status check_pin_text(const char *path, const char *pinned_text, const h3_manifest *pinned, const h3_manifest *made)
 {
     h3_manifest named = *made; /* a view */
     char *text;
     memcpy(named.plan_identity, pinned->plan_identity, sizeof named.plan_identity);
-    H3_TRY(h3_manifest_print(&text, &named));
+    named.model = renamed_model(made->model, pinned->model);
+    h3_status status = h3_manifest_print(&text, &named);
+    cJSON_Delete(named.model);
+    H3_TRY(status);
     int same = strcmp(text, pinned_text) == 0;
     free(text);
     return same ? H3_OK : h3_error(H3_INTEGRITY, "%s is not the manifest of this pass, though it has its digests: the file has changed", path);
@@ -127,7 +143,7 @@ static h3_status finish(h3_stage *s, h3_manifest *made)
     char *text, path[H3_PATH_MAX], sha256[H3_SHA256_HEX];
     cJSON *build;
     H3_TRY(h3_fingerprint(&made->fingerprint, &s->provider));
-    H3_TRY(h3_weights_identity(s->weights, &made->model));
+    H3_TRY(h3_plan_model(&s->plan, s->weights, &s->watch, &made->model));
     snprintf(made->plan_identity, sizeof made->plan_identity, "%s", s->plan.identity);
     H3_TRY(h3_manifest_print(&text, made));
     h3_status status = check_pin(s, made);
@@ -175,7 +191,7 @@ int main(int argc, char **argv)
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_CASE, help, &done);
     if (status != H3_OK || done) return h3_exit(s.args.program, status);
-    int alone = s.args.case_file != NULL || s.args.checkpoint != NULL || s.args.precision != NULL || s.args.out != NULL || s.args.operators != NULL;
+    int alone = s.args.case_file != NULL || (s.args.checkpoint != NULL && s.args.plan == NULL) || s.args.precision != NULL || s.args.out != NULL || s.args.operators != NULL;
     if (alone) return h3_exit(s.args.program, run_case(&s.args));
     return h3_stage_main(&s, argc, argv, run_stage);
 }

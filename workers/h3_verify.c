@@ -75,7 +75,7 @@ static h3_status check_listed(const h3_hash_entry *listed, const h3_hash_list *f
         memcpy(sha256, own->sha256, sizeof sha256);
     } else {
         H3_TRY(h3_path(path, "%s/%s", folder, listed->path));
-        h3_status status = h3_sha256_file(sha256, path, NULL, H3_INTEGRITY);
+        h3_status status = h3_sha256_file_linked(sha256, path, NULL, H3_INTEGRITY);
         if (status == H3_INTEGRITY) {
             ++*bad;
             say("", h3_error_text());
@@ -132,11 +132,22 @@ static h3_status say_checkpoint(const cJSON *identity, const h3_weights *weights
     return H3_OK;
 }
 
-static h3_status check_opened(const h3_weights *weights, const char *folder, const char *hashes)
+static void on_hashed(void *user, int64_t done, int64_t total)
+{
+    enum { MEGABYTE = 1000000 };
+    h3_progress *progress = user;
+    if (progress->title == NULL) h3_progress_start(progress, "hash checkpoint", "MB", total / MEGABYTE);
+    h3_progress_add(progress, done / MEGABYTE - progress->done);
+    if (done == total) h3_progress_end(progress);
+}
+
+static h3_status check_opened(h3_weights *weights, const char *folder, const char *hashes)
 {
     cJSON *identity;
+    h3_progress progress = {0};
+    const h3_watch watch = {on_hashed, &progress};
     h3_hash_list files;
-    H3_TRY(h3_weights_identity(weights, &identity));
+    H3_TRY(h3_weights_identity(weights, &watch, &identity));
     h3_status status = list_files(&files, identity);
     if (status == H3_OK && hashes != NULL) status = compare_hashes(&files, folder, hashes);
     if (status == H3_OK) status = say_checkpoint(identity, weights, folder);
@@ -190,7 +201,8 @@ static h3_status say_run(const h3_run_check *check, const char *folder)
     h3_say("%-10s %s  %s", "plan", check->plan.name, check->view.plan_sha256);
     say_stages(&check->view);
     h3_say("%-10s %s of %s good", "files", h3_grouped(files, check->good), files);
-    h3_say("%-10s %s digests recomputed", "tensors", h3_grouped(tensors, check->tensors));
+    h3_say("%-10s %s digests recomputed", "tensors", h3_grouped(tensors, check->tensors - check->sampled));
+    if (check->sampled > 0) h3_say("%-10s %s tensors are kept as samples: stages 2 and 3 make them again", "", h3_grouped(tensors, check->sampled));
     h3_say("%-10s %s gate checks, %s bounds agree with the verdict", "figures", h3_grouped(checks, check->checks),
            h3_grouped(bounds, check->bounds));
     H3_TRY(h3_report_make(&report, folder));

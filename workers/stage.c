@@ -14,7 +14,7 @@ h3_status h3_stage_plan(h3_stage *stage, const char *name)
     if (stage->ranks.rank == 0) H3_TRY(h3_run_expect(args->run, name, args->plan));
     H3_TRY(h3_plan_read(&stage->plan, args->plan));
     h3_plan_for_device(&stage->plan, h3_stage_device_name(args));
-    return H3_OK;
+    return args->checkpoint != NULL ? h3_plan_use_checkpoint(&stage->plan, args->checkpoint) : H3_OK;
 }
 
 const char *h3_stage_device_name(const h3_args *args) { return args->device != NULL ? args->device : h3_device_name(H3_DEVICE_CPU); }
@@ -37,13 +37,31 @@ h3_status h3_stage_device(const h3_args *args, const h3_device **out)
     return h3_device_open(name, count > 0 ? local_rank() % count : 0, out);
 }
 
+static void on_hashed(void *user, int64_t done, int64_t total)
+{
+    enum { MEGABYTE = 1000000 };
+    h3_stage *stage = user;
+    if (stage->hashing.title == NULL) h3_progress_start(&stage->hashing, "hash checkpoint", "MB", total / MEGABYTE);
+    h3_ranks_beat(&stage->ranks, "hashing the checkpoint", -1);
+    h3_progress_add(&stage->hashing, done / MEGABYTE - stage->hashing.done);
+    if (done == total) h3_progress_end(&stage->hashing);
+}
+
+/* One rank hashes the shards for all, on all its cores; the others check what costs no time. */
+static h3_status open_weights(h3_stage *stage)
+{
+    stage->watch = (h3_watch){on_hashed, stage};
+    if (stage->block0_only) return h3_plan_weights_block(&stage->plan, 0, &stage->weights);
+    return h3_plan_weights(&stage->plan, stage->ranks.rank == 0, &stage->watch, &stage->weights);
+}
+
 static h3_status open_local(h3_stage *stage, const char *name)
 {
     const h3_args *args = &stage->args;
     int64_t first, count;
     H3_TRY(h3_stage_plan(stage, name));
     H3_TRY(h3_stage_device(args, &stage->device));
-    H3_TRY(h3_plan_weights(&stage->plan, &stage->weights));
+    H3_TRY(open_weights(stage));
     H3_TRY(h3_block_range(stage->ranks.rank, stage->ranks.count, h3_weights_config(stage->weights)->num_layers, &first, &count));
     H3_TRY(h3_library_open(&stage->provider, stage->plan.provider));
     H3_TRY(h3_library_require(&stage->provider, stage->device->kind));

@@ -17,8 +17,11 @@ typedef struct h3_stage {
     h3_library provider;
     h3_run run; /* rank 0 only */
     double start;
+    h3_watch watch;      /* for the hashing of a checkpoint: progress, and signs of life of this rank */
+    h3_progress hashing;
     /* Set before h3_stage_main: */
     int resumable;                             /* heeds signals itself (h3_ranks_stop_requested); others end at once, exit code 75 */
+    int block0_only;                           /* opens no more of a checkpoint than block 0 (h3_plan_weights_block) */
     h3_status (*preflight)(struct h3_stage *); /* rank 0, before the run directory is touched; NULL: nothing */
 } h3_stage;
 

@@ -68,11 +68,12 @@ static FILE *terminal(void)
 static void show(const h3_progress *progress, double now)
 {
     double elapsed = now - progress->start, rate = elapsed > 0 ? (double)progress->done / elapsed : 0;
-    char time_text[40] = "unknown time";
+    char time_text[40] = "unknown time", rate_text[40];
     FILE *stream = progress->terminal ? terminal() : stderr;
     if (rate > 0) spell_time(time_text, sizeof time_text, (double)(progress->total - progress->done) / rate);
-    fprintf(stream, progress->terminal ? "\r%s %lld/%lld %s  %.3g/s  %s left\033[K" : "%s %lld/%lld %s  %.3g/s  %s left\n", progress->title,
-            (long long)progress->done, (long long)progress->total, progress->unit, rate, time_text);
+    snprintf(rate_text, sizeof rate_text, rate < 999.5 ? "%.3g" : "%.0f", rate);
+    fprintf(stream, progress->terminal ? "\r%s %lld/%lld %s  %s/s  %s left\033[K" : "%s %lld/%lld %s  %s/s  %s left\n", progress->title,
+            (long long)progress->done, (long long)progress->total, progress->unit, rate_text, time_text);
     fflush(stream);
 }
 

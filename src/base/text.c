@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HASH_BYTES = 32, CHUNK = 1 << 20, PIECE = 4 << 20 };
+enum { HASH_BYTES = H3_SHA256_BYTES, CHUNK = 1 << 20, PIECE = H3_DIGEST_PIECE };
 
 h3_status h3_format(char **out, const char *format, ...)
 {
@@ -33,20 +33,29 @@ h3_status h3_path(char out[H3_PATH_MAX], const char *format, ...)
     return h3_error(H3_USAGE, "a path is too long: %.80s...; use a folder nearer to the root", out);
 }
 
-/* Opens a regular file without following a final symlink; a FIFO does not block. */
-static h3_status open_regular(int *out, struct stat *info, const char *path, h3_status status)
+/* Why a file could not be opened. */
+static const char *open_problem(int code, const char *path, int linked)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0) {
-        const char *reason = errno == ELOOP ? "a symbolic link, which is not followed" : strerror(errno);
+    struct stat info;
+    if (code == ELOOP) return linked ? "symbolic links in a circle" : "a symbolic link, which is not followed";
+    if (code == ENOENT && lstat(path, &info) == 0) return "a symbolic link to a file that is not there";
+    return strerror(code);
+}
+
+/* A FIFO does not block. What kind of file it is, is asked of what was opened: nothing can be put in its place between the two. */
+h3_status h3_open_regular(int *out, size_t *size, const char *path, int linked, h3_status status)
+{
+    struct stat info;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (linked ? 0 : O_NOFOLLOW));
+    if (file < 0)
         return h3_error(errno == EMFILE || errno == ENFILE ? H3_ENVIRONMENT : status, "cannot open %s: %s; check the path", path,
-                        reason);
-    }
-    if (fstat(file, info) != 0 || !S_ISREG(info->st_mode)) {
+                        open_problem(errno, path, linked));
+    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
         close(file);
         return h3_error(status, "%s is not a regular file; check the path", path);
     }
     *out = file;
+    *size = (size_t)info.st_size;
     return H3_OK;
 }
 
@@ -64,12 +73,9 @@ static h3_status read_up_to(int file, void *data, size_t size, size_t *got, cons
     return H3_OK;
 }
 
-static h3_status read_opened(char **out, size_t *size, int file, const struct stat *info, const char *path, size_t limit,
-                             h3_status status)
+static h3_status read_opened(char **out, size_t *size, int file, size_t expected, const char *path, size_t limit, h3_status status)
 {
-    if ((uintmax_t)info->st_size > limit)
-        return h3_error(status, "%s is larger than the %zu bytes that it may have", path, limit);
-    size_t expected = (size_t)info->st_size;
+    if (expected > limit) return h3_error(status, "%s is larger than the %zu bytes that it may have", path, limit);
     char *text = malloc(expected + 1); /* one more, so that a file that grows is noticed */
     if (text == NULL) return h3_error(H3_ENVIRONMENT, "out of memory: %zu bytes for %s", expected, path);
     h3_status result = read_up_to(file, text, expected + 1, size, path);
@@ -83,16 +89,26 @@ static h3_status read_opened(char **out, size_t *size, int file, const struct st
     return H3_OK;
 }
 
-h3_status h3_file_read(char **out, size_t *size, const char *path, size_t limit, h3_status status)
+static h3_status read_file(char **out, size_t *size, const char *path, size_t limit, int linked, h3_status status)
 {
     int file;
-    struct stat info;
+    size_t expected;
     *out = NULL;
     *size = 0;
-    H3_TRY(open_regular(&file, &info, path, status));
-    h3_status result = read_opened(out, size, file, &info, path, limit, status);
+    H3_TRY(h3_open_regular(&file, &expected, path, linked, status));
+    h3_status result = read_opened(out, size, file, expected, path, limit, status);
     close(file);
     return result;
+}
+
+h3_status h3_file_read(char **out, size_t *size, const char *path, size_t limit, h3_status status)
+{
+    return read_file(out, size, path, limit, 0, status);
+}
+
+h3_status h3_file_read_linked(char **out, size_t *size, const char *path, size_t limit, h3_status status)
+{
+    return read_file(out, size, path, limit, 1, status);
 }
 
 static void to_hex(char out[H3_SHA256_HEX], const unsigned char hash[HASH_BYTES])
@@ -123,13 +139,13 @@ static h3_status hash_opened(unsigned char hash[HASH_BYTES], EVP_MD_CTX *context
     return EVP_DigestFinal_ex(context, hash, NULL) ? H3_OK : no_hash();
 }
 
-h3_status h3_sha256_file(char out[H3_SHA256_HEX], const char *path, int64_t *size, h3_status status)
+static h3_status hash_file(char out[H3_SHA256_HEX], const char *path, int64_t *size, int linked, h3_status status)
 {
     int file;
-    struct stat info;
+    size_t expected;
     int64_t bytes = 0;
     unsigned char hash[HASH_BYTES];
-    H3_TRY(open_regular(&file, &info, path, status));
+    H3_TRY(h3_open_regular(&file, &expected, path, linked, status));
     EVP_MD_CTX *context = EVP_MD_CTX_new();
     char *chunk = malloc(CHUNK);
     h3_status result = context == NULL || chunk == NULL ? h3_error(H3_ENVIRONMENT, "out of memory to hash %s", path)
@@ -141,6 +157,16 @@ h3_status h3_sha256_file(char out[H3_SHA256_HEX], const char *path, int64_t *siz
     to_hex(out, hash);
     if (size != NULL) *size = bytes;
     return H3_OK;
+}
+
+h3_status h3_sha256_file(char out[H3_SHA256_HEX], const char *path, int64_t *size, h3_status status)
+{
+    return hash_file(out, path, size, 0, status);
+}
+
+h3_status h3_sha256_file_linked(char out[H3_SHA256_HEX], const char *path, int64_t *size, h3_status status)
+{
+    return hash_file(out, path, size, 1, status);
 }
 
 h3_status h3_digest(char out[H3_SHA256_HEX], const void *data, size_t size)

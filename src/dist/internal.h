@@ -17,6 +17,7 @@ struct h3_outbox {
     struct h3_link_end *ends;
     size_t piece;         /* bytes of the largest single MPI message, the same on every rank */
     atomic_int under_way; /* parcels in the list: the watchdog's thread moves their bytes while the main thread computes */
+    int parted[2];        /* the neighbour before, the neighbour after: has said that nothing more comes (h3_ranks_part) */
     char failure[400];    /* the first call of MPI that failed: the ranks can no longer end together */
 };
 
@@ -32,7 +33,12 @@ h3_status h3_outbox_open(h3_ranks *ranks);
 h3_status h3_parcel_copy(h3_parcel **out, const h3_ranks *ranks, const void *data, size_t size);
 void h3_parcel_free(h3_parcel *parcel);
 h3_status h3_parcel_post(h3_ranks *ranks, int to, int tag, h3_parcel *parcel);
-/* H3_INTEGRITY when the sender's size is another one; its bytes are taken from the line nevertheless. */
+/* The last message of a line (H3_TAG_TO_NEXT, H3_TAG_TO_PREVIOUS): nothing more comes. */
+h3_status h3_parcel_post_last(h3_ranks *ranks, int to, int tag);
+/* Takes the next message from a line and throws it away; notes it when it was the last. */
+h3_status h3_parcel_skip(h3_ranks *ranks, int from, int tag);
+/* H3_INTEGRITY when the sender's size is another one; its bytes are taken from the line nevertheless. H3_FAILED when it was the line's last
+ * message. */
 h3_status h3_parcel_receive(h3_ranks *ranks, int from, int tag, void *data, size_t size);
 /* Frees what has been delivered. */
 h3_status h3_outbox_reap(h3_ranks *ranks);

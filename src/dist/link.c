@@ -12,6 +12,7 @@
 #include "base/memory.h"
 
 static const size_t PIECE = (size_t)1 << 30; /* MPI counts are ints */
+static const uint64_t LAST = UINT64_MAX;     /* a size that says: nothing more comes on this line */
 
 struct h3_parcel {
     h3_parcel *next;
@@ -93,6 +94,14 @@ h3_status h3_parcel_post(h3_ranks *ranks, int to, int tag, h3_parcel *parcel)
     return h3_ranks_check(ranks, code, "send", to);
 }
 
+h3_status h3_parcel_post_last(h3_ranks *ranks, int to, int tag)
+{
+    h3_parcel *parcel;
+    H3_TRY(h3_parcel_copy(&parcel, ranks, NULL, 0));
+    parcel->size = LAST;
+    return h3_parcel_post(ranks, to, tag, parcel);
+}
+
 static void take_out(h3_ranks *ranks, h3_parcel **place)
 {
     h3_parcel *parcel = *place;
@@ -163,12 +172,29 @@ static h3_status discard(h3_ranks *ranks, int from, int tag, size_t size)
     return status;
 }
 
+/* The size of the next message. */
+static h3_status receive_size(h3_ranks *ranks, int from, int tag, uint64_t *sent)
+{
+    MPI_Request request;
+    *sent = 0;
+    H3_TRY(h3_ranks_check(ranks, MPI_Irecv(sent, 1, MPI_UINT64_T, from, tag, MPI_COMM_WORLD, &request), "receive", from));
+    H3_TRY(h3_ranks_wait(ranks, &request, "receive", from));
+    if (*sent == LAST) ranks->outbox->parted[tag == H3_TAG_TO_PREVIOUS] = 1;
+    return H3_OK;
+}
+
+h3_status h3_parcel_skip(h3_ranks *ranks, int from, int tag)
+{
+    uint64_t sent;
+    H3_TRY(receive_size(ranks, from, tag, &sent));
+    return sent == LAST ? H3_OK : discard(ranks, from, tag, (size_t)sent);
+}
+
 h3_status h3_parcel_receive(h3_ranks *ranks, int from, int tag, void *data, size_t size)
 {
-    uint64_t sent = 0;
-    MPI_Request request;
-    H3_TRY(h3_ranks_check(ranks, MPI_Irecv(&sent, 1, MPI_UINT64_T, from, tag, MPI_COMM_WORLD, &request), "receive", from));
-    H3_TRY(h3_ranks_wait(ranks, &request, "receive", from));
+    uint64_t sent;
+    H3_TRY(receive_size(ranks, from, tag, &sent));
+    if (sent == LAST) return h3_error(H3_FAILED, "rank %d has stopped; nothing more comes from it", from);
     if (sent == size) return receive_pieces(ranks, from, tag, data, size, 1);
     H3_TRY(discard(ranks, from, tag, (size_t)sent));
     return h3_error(H3_INTEGRITY, "rank %d expects %zu bytes and rank %d sent %llu; run the same program and plan on all ranks",

@@ -46,6 +46,14 @@ h3_status h3_ranks_receive(h3_ranks *ranks, int from, int tag, void *data, size_
 /* The link for h3_model: tensors to and from the neighbours in the chain (host memory; a device tensor is staged by the caller's device). */
 h3_link h3_ranks_link(h3_ranks *ranks, const h3_device *device);
 
+/* Collective, once this rank's work along its links is over, done or not: tells both neighbours that nothing more comes, and takes from the
+ * lines what they still sent. A rank that waits in a link for one that has parted gets H3_FAILED there; it parts in its turn, and
+ * so on along the chain, until everybody is here. Afterwards the lines are empty and may be used again. A link that is none of MPI's must
+ * do the same with its offers. */
+h3_status h3_ranks_part(h3_ranks *ranks);
+/* Whether a neighbour has parted while this rank waited for it, so that the H3_FAILED from the link is that rank's. Until h3_ranks_part. */
+int h3_ranks_deserted(const h3_ranks *ranks);
+
 /* Says that this rank is alive and where it is ("block 31, backward"). Cheap: called before every operator call. Without a beat for
  * `watchdog` seconds outside a receive, or without a heartbeat from a neighbour, the job ends with exit code 4 and the rank's name. */
 void h3_ranks_beat(h3_ranks *ranks, const char *where, int64_t block);

@@ -46,6 +46,7 @@ typedef struct h3_model {
     const h3_operator *const *operators;          /* of the blocks, [H3_NODE_COUNT] */
     int64_t operators_end;                        /* blocks from here on run the provider's instead; num_layers: none */
     const h3_operator *provider[H3_NODE_COUNT];   /* of the refiners */
+    int resident;                                 /* all blocks' parameters stay; otherwise a block has them while it is walked */
     h3_block_params *blocks;                      /* [block_count] */
     h3_block_params *refiners;                    /* [num_refiner_layers]; first rank only */
     h3_tensor boundary[H3_BOUNDARY_PARAMS];
@@ -57,10 +58,13 @@ typedef struct h3_model {
 h3_status h3_model_open(h3_model *model, const h3_weights *weights, const h3_device *device, int32_t precision, const h3_library *provider,
                         const h3_operator *const *operators, int64_t first_block, int64_t block_count);
 void h3_model_close(h3_model *model);
+/* From here on blocks' parameters are brought for each walk of a block and dropped behind it. h3_model_open chooses that by itself where they would
+ * take more than 55 % of the device's free memory. */
+void h3_model_stream(h3_model *model);
 
 /* Everything named that a pass produces goes here: "node.block3.q_proj", "dnode.block3.q_proj", "grad.<parameter>", "dinput.block3.x",
  * "dinput.block3.temb", "node.refiner0.q_proj", "boundary.hidden", "boundary.temb", "out.video", ... block is -1 for boundary tensors
- * of the input side, -2 for those of the output side. Tensors are on the host, good until the function returns.
+ * of the input side, -2 for those of the output side. Tensors are on the model's device, good until the function returns.
  * Calls (H3_TAP_CALL) of blocks go to `call` when it is set. */
 typedef struct h3_sink {
     h3_status (*tensor)(void *user, int64_t block, const char *name, const h3_tensor *tensor);

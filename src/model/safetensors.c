@@ -1,12 +1,10 @@
 #include "model/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json.h"
@@ -228,33 +226,30 @@ h3_status h3_safetensors_parse(h3_safetensors *out, const unsigned char *image, 
     return parse(out, image, size, 0, name);
 }
 
-static h3_status map_file(void **image, size_t *size, int file, const char *path)
+static h3_status map_file(void **image, size_t size, int file, const char *path)
 {
-    struct stat info;
-    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode))
-        return h3_error(H3_INTEGRITY, "%s is not a regular file; check the path", path);
-    *size = (size_t)info.st_size;
     *image = NULL;
-    if (*size == 0) return H3_OK; /* nothing to map; the parser refuses it */
-    *image = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (size == 0) return H3_OK; /* nothing to map; the parser refuses it */
+    *image = mmap(NULL, size, PROT_READ, MAP_PRIVATE, file, 0);
     if (*image == MAP_FAILED) return h3_error(H3_ENVIRONMENT, "cannot map %s: %s", path, strerror(errno));
     return H3_OK;
 }
 
-h3_status h3_safetensors_open(h3_safetensors *out, const char *path)
+static h3_status open_file(h3_safetensors *out, const char *path, int linked)
 {
     void *image;
     size_t size = 0;
+    int file;
     *out = (h3_safetensors){0};
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0) {
-        const char *reason = errno == ELOOP ? "a symbolic link, which is not followed" : strerror(errno);
-        return h3_error(H3_INTEGRITY, "cannot open %s: %s; check the path", path, reason);
-    }
-    h3_status status = map_file(&image, &size, file, path);
+    H3_TRY(h3_open_regular(&file, &size, path, linked, H3_INTEGRITY));
+    h3_status status = map_file(&image, size, file, path);
     close(file);
     return status == H3_OK ? parse(out, image, size, image != NULL, path) : status;
 }
+
+h3_status h3_safetensors_open(h3_safetensors *out, const char *path) { return open_file(out, path, 0); }
+
+h3_status h3_safetensors_open_linked(h3_safetensors *out, const char *path) { return open_file(out, path, 1); }
 
 void h3_safetensors_close(h3_safetensors *file)
 {

@@ -28,6 +28,8 @@ typedef struct h3_safetensors {
 h3_status h3_safetensors_open(h3_safetensors *out, const char *path);
 /* The same over bytes in memory that the caller keeps; `name` stands in messages. For tests and fuzzing. */
 h3_status h3_safetensors_parse(h3_safetensors *out, const unsigned char *image, size_t size, const char *name);
+/* A file of a checkpoint folder: a symbolic link is followed to its end, as h3_file_read_linked does. */
+h3_status h3_safetensors_open_linked(h3_safetensors *out, const char *path);
 void h3_safetensors_close(h3_safetensors *file);
 const h3_tensor *h3_safetensors_find(const h3_safetensors *file, const char *name); /* NULL when absent */
 /* A new aligned tensor (caller frees) that must have this dtype (H3_NONE: any) and shape (rank 0: any). */

@@ -106,6 +106,7 @@ typedef struct h3_full_record {
     int64_t fallbacks[H3_NODE_COUNT];
     char problem[240];                   /* first execution problem; "" */
     int32_t problem_node;                /* the node that has it, when `problem` says one; else -1 */
+    int64_t stopped;                     /* 1 + place in the order of one rank's work where an operator failed, which `problem` names; 0: ran to the end */
     size_t count, capacity;
     h3_full_tensor *tensors;             /* h3_gate_judge puts them in execution order, per layout */
 } h3_full_record;

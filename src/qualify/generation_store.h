@@ -13,7 +13,7 @@ typedef struct h3_generation_record {
     const char *run_folder;
     const h3_plan *plan;
     const h3_generation *generation;
-    const cJSON *model;                   /* h3_weights_identity */
+    const cJSON *model;                   /* as the manifest has it */
     const h3_library *provider;
     const h3_bindings *bindings;          /* NULL: the provider's own operators */
     const h3_operator *const *operators;  /* [H3_NODE_COUNT], those that ran */

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
+
 #define MANIFEST "reference-manifest.json"
 
 /* The artifact and the manifest name the same tensors with the same digests. */
@@ -15,13 +17,9 @@ static h3_status check_tensors(const h3_artifact *artifact, const h3_manifest *m
     if (listed != artifact->count)
         return h3_error(H3_INTEGRITY, MANIFEST " lists %zu tensors of %s, which holds %zu; rerun h3_reference_pass", listed,
                         relative, artifact->count);
-    for (size_t i = 0; i < artifact->count; i++) {
-        char name[400];
-        snprintf(name, sizeof name, "%s/%s/%s", layout, h3_precision_name(precision), artifact->entries[i].name);
-        const h3_manifest_tensor *tensor = strlen(name) < sizeof tensor->name ? h3_manifest_find(manifest, name) : NULL;
-        if (tensor == NULL || strcmp(tensor->file, relative) != 0 || strcmp(tensor->digest, artifact->entries[i].digest) != 0)
-            return h3_error(H3_INTEGRITY, MANIFEST " does not list %s as %s has it; rerun h3_reference_pass", name, relative);
-    }
+    char prefix[200];
+    snprintf(prefix, sizeof prefix, "%s/%s/", layout, h3_precision_name(precision));
+    for (size_t i = 0; i < artifact->count; i++) H3_TRY(h3_manifest_require_entry(manifest, prefix, relative, &artifact->entries[i], artifact->path));
     return H3_OK;
 }
 
@@ -60,20 +58,32 @@ static const char *changed_file(const cJSON *recorded, const cJSON *now)
     return same_field(recorded, now, "index_sha256") ? "the checkpoint" : "diffusion_pytorch_model.safetensors.index.json";
 }
 
-h3_status h3_inputs_model(const h3_manifest *manifest, const h3_weights *weights, cJSON **identity)
+h3_status h3_inputs_model(const h3_manifest *manifest, h3_weights *weights, const h3_watch *watch, cJSON **identity)
 {
     cJSON *now;
     if (identity != NULL) *identity = NULL;
-    H3_TRY(h3_weights_identity(weights, &now));
+    H3_TRY(h3_weights_identity(weights, watch, &now));
     h3_status status = H3_OK;
-    if (!cJSON_Compare(manifest->model, now, 1))
+    if (!h3_model_same(manifest->model, now))
         status =
             h3_error(H3_INTEGRITY,
                      "%s has changed since " MANIFEST " was written: that is of another model; restore it, or start a new run",
                      changed_file(manifest->model, now));
-    if (status == H3_OK && identity != NULL) *identity = now;
-    else cJSON_Delete(now);
-    return status;
+    cJSON_Delete(now);
+    if (status != H3_OK || identity == NULL) return status;
+    *identity = cJSON_Duplicate(manifest->model, 1);
+    return *identity != NULL ? H3_OK : h3_error(H3_ENVIRONMENT, "out of memory for the identity of the weights");
+}
+
+h3_status h3_inputs_block(const h3_manifest *manifest, h3_weights *weights, int64_t block)
+{
+    const cJSON *kind = cJSON_GetObjectItemCaseSensitive(manifest->model, "kind"), *digests, *config;
+    if (!cJSON_IsString(kind) || strcmp(kind->valuestring, "folder") != 0) return h3_inputs_model(manifest, weights, NULL, NULL);
+    H3_TRY(h3_json_object(&digests, manifest->model, "block_tensors", MANIFEST ": model", H3_INTEGRITY));
+    config = cJSON_GetObjectItemCaseSensitive(manifest->model, "config_sha256");
+    if (!cJSON_IsString(config) || strcmp(config->valuestring, h3_weights_config_sha256(weights)) != 0)
+        return h3_error(H3_INTEGRITY, "config.json has changed since " MANIFEST " was written: that is of another model; restore it, or start a new run");
+    return h3_weights_require_block(weights, block, digests, MANIFEST);
 }
 
 static h3_status read_verified(h3_run *run, const char *stage, const char *file, char **text, size_t *size, h3_run_files *outputs)

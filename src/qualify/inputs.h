@@ -13,9 +13,12 @@
 h3_status h3_inputs_artifact(h3_artifact *out, const h3_manifest *manifest, const char *run_folder, const char *layout,
                              int32_t precision, int64_t block);
 
-/* Any rank. H3_INTEGRITY, naming the file of the checkpoint, unless the weights are those of the manifest: hashes every shard.
- * `identity` (may be NULL) receives h3_weights_identity; the caller deletes. */
-h3_status h3_inputs_model(const h3_manifest *manifest, const h3_weights *weights, cJSON **identity);
+/* Any rank. H3_INTEGRITY, naming the file of the checkpoint, unless the weights are those of the manifest: hashes every shard, with signs of
+ * life to `watch` (may be NULL). `identity` (may be NULL) receives the model as the manifest has it; the caller deletes. */
+h3_status h3_inputs_model(const h3_manifest *manifest, h3_weights *weights, const h3_watch *watch, cJSON **identity);
+/* Any rank. The same for the work on one block (h3_plan_weights_block): config.json, and the block's tensors by their digests in the
+ * manifest's section block_tensors, which has block 0. H3_INTEGRITY names file and tensor. */
+h3_status h3_inputs_block(const h3_manifest *manifest, h3_weights *weights, int64_t block);
 
 /* Collective. Rank 0 requires the passed stage `stage` and verifies `file` among its outputs; every rank gets its bytes (caller
  * frees) and their SHA-256. `outputs` (may be NULL) receives the stage's listing on rank 0. */

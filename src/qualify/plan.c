@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "model/synth.h"
+#include "qualify/plan_internal.h"
 
 enum { PLAN_LIMIT = 4 << 20, LAYOUT_LIMIT = 64 };
 
@@ -91,38 +92,6 @@ static h3_status read_layouts(h3_plan *plan)
     return H3_OK;
 }
 
-static h3_status read_synthetic(h3_plan *plan, const cJSON *synthetic)
-{
-    const cJSON *config;
-    int64_t seed;
-    char *text;
-    H3_TRY(h3_json_only_keys(synthetic, (const char *const[]){"seed", "config", NULL}, plan->path, H3_USAGE));
-    H3_TRY(h3_json_integer(&seed, synthetic, "seed", 0, INT64_MAX, plan->path, H3_USAGE));
-    H3_TRY(h3_json_object(&config, synthetic, "config", plan->path, H3_USAGE));
-    H3_TRY(h3_json_print(&text, config));
-    h3_status status = h3_config_parse(&plan->config, text, strlen(text), plan->path);
-    free(text);
-    plan->synthetic = 1;
-    plan->weight_seed = (uint64_t)seed;
-    return status == H3_INTEGRITY ? h3_error_context(H3_USAGE, "the plan's synthetic config") : status;
-}
-
-static h3_status read_checkpoint(h3_plan *plan)
-{
-    const cJSON *checkpoint;
-    const char *folder;
-    H3_TRY(h3_json_object(&checkpoint, plan->json, "checkpoint", plan->path, H3_USAGE));
-    const cJSON *synthetic = cJSON_GetObjectItemCaseSensitive(checkpoint, "synthetic");
-    if (synthetic != NULL) {
-        H3_TRY(h3_json_only_keys(checkpoint, (const char *const[]){"synthetic", NULL}, plan->path, H3_USAGE));
-        return read_synthetic(plan, synthetic);
-    }
-    H3_TRY(h3_json_only_keys(checkpoint, (const char *const[]){"folder", "repository", "revision", "hashes", NULL}, plan->path, H3_USAGE));
-    H3_TRY(h3_json_string(&folder, checkpoint, "folder", plan->path, H3_USAGE));
-    H3_TRY(h3_plan_path(plan->checkpoint, plan, folder));
-    return h3_json_object(&plan->checkpoint_hashes, checkpoint, "hashes", plan->path, H3_USAGE);
-}
-
 static h3_status read_pins(h3_plan *plan)
 {
     const cJSON *pins = cJSON_GetObjectItemCaseSensitive(plan->json, "pins");
@@ -141,7 +110,7 @@ static h3_status read_pins(h3_plan *plan)
     return H3_OK;
 }
 
-/* Values that this version knows just one of are still written out in the plan, so that it says what it means. */
+/* Values of which this version knows one or two are written out in the plan, so that it says what it means. */
 static h3_status expect_word(const h3_plan *plan, const char *key, const char *const *words)
 {
     const char *value;
@@ -160,9 +129,10 @@ static h3_status read_fields(h3_plan *plan)
     H3_TRY(h3_json_string(&name, plan->json, "name", plan->path, H3_USAGE));
     if (!good_name(name)) return h3_error(H3_USAGE, "%s: name may hold letters, digits, - and _ (1 to 40)", plan->path);
     snprintf(plan->name, sizeof plan->name, "%s", name);
-    H3_TRY(expect_word(plan, "artifacts", (const char *const[]){"full", NULL}));
+    H3_TRY(expect_word(plan, "artifacts", (const char *const[]){"full", "recompute", NULL}));
+    plan->recompute = strcmp(cJSON_GetObjectItemCaseSensitive(plan->json, "artifacts")->valuestring, "recompute") == 0;
     H3_TRY(expect_word(plan, "preview", (const char *const[]){"off", "if-available", NULL}));
-    H3_TRY(read_checkpoint(plan));
+    H3_TRY(h3_plan_read_checkpoint(plan));
     H3_TRY(read_layouts(plan));
     H3_TRY(h3_json_string(&plan->provider, plan->json, "provider", plan->path, H3_USAGE));
     if (plan->provider[0] == 0) return h3_error(H3_USAGE, "%s: provider has no name; use libh3_provider_cpu.so", plan->path);
@@ -175,7 +145,7 @@ static h3_status read_fields(h3_plan *plan)
     return read_pins(plan);
 }
 
-/* A pinned manifest names the plan that made it, so what pins it must not be part of that name. */
+/* A pinned manifest names the plan that made it, so what pins it must not be part of that name; nor is where a site keeps its checkpoint. */
 static h3_status identify(h3_plan *plan)
 {
     char *text;
@@ -183,6 +153,7 @@ static h3_status identify(h3_plan *plan)
     if (copy == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for plan %s", plan->path);
     cJSON_DeleteItemFromObjectCaseSensitive(copy, "pins");
     cJSON_DeleteItemFromObjectCaseSensitive(copy, "about");
+    cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(copy, "checkpoint"), "folder");
     h3_status status = h3_json_print(&text, copy);
     cJSON_Delete(copy);
     H3_TRY(status);
@@ -231,26 +202,6 @@ h3_status h3_plan_path(char out[H3_PATH_MAX], const h3_plan *plan, const char *p
     last = last == NULL ? folder : last + 1;
     if (strcmp(last, "plans") == 0) snprintf(last, 2, "%s", last == folder ? "." : ""); /* ".../plans/x.json" means the project's root */
     return h3_path(out, "%s/%s", folder, path);
-}
-
-static h3_status check_hash(const h3_plan *plan, const cJSON *pin)
-{
-    char path[H3_PATH_MAX], sha256[H3_SHA256_HEX];
-    if (!cJSON_IsString(pin) || strchr(pin->string, '/') != NULL)
-        return h3_error(H3_USAGE, "%s: checkpoint hashes must be {\"file\": \"sha256\"} with plain file names", plan->path);
-    H3_TRY(h3_path(path, "%s/%s", plan->checkpoint, pin->string));
-    H3_TRY(h3_sha256_file(sha256, path, NULL, H3_INTEGRITY));
-    if (strcmp(sha256, pin->valuestring) != 0)
-        return h3_error(H3_INTEGRITY, "%s: SHA-256 differs (the plan expects %.12s..., found %.12s...); fetch the checkpoint again", path, pin->valuestring, sha256);
-    return H3_OK;
-}
-
-h3_status h3_plan_weights(const h3_plan *plan, h3_weights **out)
-{
-    const cJSON *pin;
-    if (plan->synthetic) return h3_weights_synthetic(out, &plan->config, plan->weight_seed);
-    cJSON_ArrayForEach(pin, plan->checkpoint_hashes) H3_TRY(check_hash(plan, pin));
-    return h3_weights_open(out, plan->checkpoint);
 }
 
 static h3_status seeded_inputs(h3_plan_inputs *out, uint64_t seed, const h3_config *config)

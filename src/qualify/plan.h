@@ -22,16 +22,18 @@ typedef struct h3_plan {
     char *text; /* the file's bytes: stored in the run, hashed */
     size_t text_size;
     char sha256[H3_SHA256_HEX];
-    char identity[H3_SHA256_HEX]; /* of the canonical JSON without "pins" and "about": what a manifest names */
+    char identity[H3_SHA256_HEX]; /* of the canonical JSON without "pins", "about" and the checkpoint's folder: what a manifest names */
     cJSON *json;
     char name[64];
     int synthetic;
     h3_config config;       /* synthetic only; otherwise the checkpoint's own */
     uint64_t weight_seed;
     char checkpoint[H3_PATH_MAX]; /* folder */
-    const cJSON *checkpoint_hashes; /* NULL or {"file": "sha256"} */
+    const char *repository, *revision; /* where the checkpoint is said to come from; NULL: not said */
+    h3_weights_pins checkpoint_pins;   /* what proves it */
     size_t layout_count;
     h3_plan_layout *layouts;
+    int recompute;          /* "artifacts": only what runs a block again is stored whole, see h3_reference_run */
     const char *provider;   /* library */
     const cJSON *candidate; /* bindings */
     const cJSON *generation; /* NULL: no generation in this plan; read by h3_generation_read */
@@ -50,8 +52,20 @@ void h3_plan_for_device(h3_plan *plan, const char *device);
 /* Resolves a path named in the plan as said above. */
 h3_status h3_plan_path(char out[H3_PATH_MAX], const h3_plan *plan, const char *path);
 
-/* Opens the plan's weights and checks the pinned hashes of a checkpoint folder. */
-h3_status h3_plan_weights(const h3_plan *plan, h3_weights **out);
+/* The checkpoint lies in `folder` (--checkpoint DIR) and not where the plan says. The plan's identity stays the same. H3_USAGE for a plan of
+ * synthetic weights. */
+h3_status h3_plan_use_checkpoint(h3_plan *plan, const char *folder);
+
+/* Opens the plan's weights; a checkpoint folder must be what the plan pins (h3_weights_open_pinned: `hash`, `watch`). */
+h3_status h3_plan_weights(const h3_plan *plan, int hash, const h3_watch *watch, h3_weights **out);
+/* The same for the work on one block: of a checkpoint folder that block alone, config.json as pinned. The tensors are proved by the
+ * manifest (h3_inputs_block). */
+h3_status h3_plan_weights_block(const h3_plan *plan, int64_t block, h3_weights **out);
+
+/* The model as a manifest names it (caller deletes): h3_weights_identity; of a folder also "repository" and "revision" as the plan says, and
+ * "block_tensors", the digests of block 0's tensors. Block 0 alone: it has a section of the gate to itself, and --only 'block0*' is the
+ * one work that a part of a checkpoint is enough for; of the other blocks nobody would read them, and 65 GB would be hashed twice. */
+h3_status h3_plan_model(const h3_plan *plan, h3_weights *weights, const h3_watch *watch, cJSON **out);
 
 /* The packed layout of a plan with the model's patch size, its timestep plan, and seeded inputs and cotangents: all that a pass needs. */
 typedef struct h3_plan_inputs {

@@ -23,10 +23,19 @@ enum {
 };
 enum { NAME_SIZE = 100, PREFIX_SIZE = 155, RECORD = 20 * H3_TAR_BLOCK };
 
-void h3_tar_header(unsigned char out[H3_TAR_BLOCK], const char *name, size_t prefix, int64_t size)
+static void put_checksum(unsigned char header[H3_TAR_BLOCK])
 {
     char text[24];
     unsigned sum = 0;
+    memcpy(header + CHECKSUM, "        ", 8);
+    for (size_t i = 0; i < H3_TAR_BLOCK; i++) sum += header[i];
+    snprintf(text, sizeof text, "%06o", sum);
+    memcpy(header + CHECKSUM, text, 7);
+}
+
+void h3_tar_header(unsigned char out[H3_TAR_BLOCK], const char *name, size_t prefix, int64_t size)
+{
+    char text[24];
     memset(out, 0, H3_TAR_BLOCK);
     memcpy(out + PREFIX, name, prefix);
     if (prefix > 0) name += prefix + 1;
@@ -37,14 +46,18 @@ void h3_tar_header(unsigned char out[H3_TAR_BLOCK], const char *name, size_t pre
     snprintf(text, sizeof text, "%011" PRIo64, (uint64_t)size);
     memcpy(out + SIZE, text, 12);
     memcpy(out + MTIME, "00000000000", 12);
-    memcpy(out + CHECKSUM, "        ", 8);
     out[TYPE] = '0';
     memcpy(out + MAGIC, "ustar\00000", 8);
     memcpy(out + MAJOR, "0000000", 8);
     memcpy(out + MINOR, "0000000", 8);
-    for (size_t i = 0; i < H3_TAR_BLOCK; i++) sum += out[i];
-    snprintf(text, sizeof text, "%06o", sum);
-    memcpy(out + CHECKSUM, text, 7);
+    put_checksum(out);
+}
+
+/* GNU tar from 1.35 on leaves the device numbers of regular files blank. */
+static void blank_devices(unsigned char header[H3_TAR_BLOCK])
+{
+    memset(header + MAJOR, 0, PREFIX - MAJOR);
+    put_checksum(header);
 }
 
 static h3_status read_exactly(h3_tar *tar, void *data, size_t size)
@@ -144,6 +157,8 @@ static h3_status read_header(h3_tar *tar, const unsigned char *header)
     tar->size = 0;
     for (size_t i = SIZE; i < SIZE + 11; i++) tar->size = 8 * tar->size + (header[i] & 7);
     h3_tar_header(expected, tar->name, prefix, tar->size);
+    if (tar->position == H3_TAR_BLOCK) tar->no_devices = header[MAJOR] == 0; /* one version writes all of an archive */
+    if (tar->no_devices) blank_devices(expected);
     if (memcmp(header, expected, H3_TAR_BLOCK) != 0)
         return h3_error(H3_INTEGRITY, "%s: the header of %s is not as archive_evidence.sh writes it; it has changed",
                         tar->stream.name, tar->name);

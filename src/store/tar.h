@@ -1,5 +1,6 @@
 /* Reading the one form of tar that an evidence archive has: ustar, regular files only, every field that is not name, size or
- * content fixed. So the names, their order and the contents determine every byte. */
+ * content fixed. So the names, their order and the contents determine every byte; but for the device numbers, which are all
+ * zeros or all blank, as the version of GNU tar has it. */
 #ifndef H3_STORE_TAR_H
 #define H3_STORE_TAR_H
 
@@ -21,6 +22,7 @@ typedef struct h3_tar {
     h3_stream stream;
     int64_t position;      /* bytes read so far */
     int64_t left, padding; /* of the entry that is being read */
+    int no_devices;        /* blank device numbers, as in the first header */
     char name[H3_TAR_NAME_SIZE];
     int64_t size;
 } h3_tar;

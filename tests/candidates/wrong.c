@@ -9,7 +9,8 @@
  *   fallback  says that a fallback ran       nameless  does not say what ran          refuses   returns an error
  *   ftz       leaves flush-to-zero set       input     writes into its input
  *   elsewhere   falls back where the weights are not those of the first call: in later blocks, which block 0's checks do not see
- *   elsewhere_nan   one element is a NaN there
+ *   elsewhere_nan   one element is a NaN there       elsewhere_refuses   returns an error there
+ * Where several processes share the blocks out, H3_WRONG_FIRST names a file by which they agree on the weights of the first call.
  */
 #include <dlfcn.h>
 #include <immintrin.h>
@@ -49,13 +50,32 @@ static h3_tensor *target(h3_call *call, bool backward)
     return call->din[0].rank > 0 ? &call->din[0] : &call->din[1];
 }
 
+/* The first process keeps its values in the file, whole or not at all; the others take them from there. */
+static void agree_on(uint16_t *values, size_t size)
+{
+    char own[4200];
+    const char *path = getenv("H3_WRONG_FIRST");
+    if (path == NULL) return;
+    snprintf(own, sizeof own, "%.4000s.%ld", path, (long)getpid());
+    FILE *file = fopen(own, "w");
+    if (file == NULL || fwrite(values, 1, size, file) != size || fclose(file) != 0) abort();
+    if (link(own, path) != 0 && access(path, R_OK) != 0) abort();
+    unlink(own);
+    file = fopen(path, "r");
+    if (file == NULL || fread(values, 1, size, file) != size) abort();
+    fclose(file);
+}
+
 /* Whether the weights are others than in the first call. */
 static bool is_elsewhere(const h3_call *call)
 {
     static uint16_t first[16];
     static bool known;
     if (call->param[0].rank == 0) return false;
-    if (!known) memcpy(first, call->param[0].data, sizeof first);
+    if (!known) {
+        memcpy(first, call->param[0].data, sizeof first);
+        agree_on(first, sizeof first);
+    }
     known = true;
     return memcmp(first, call->param[0].data, sizeof first) != 0;
 }
@@ -89,7 +109,7 @@ static int run(h3_call *call, bool backward)
     int (*right)(h3_call *) = backward ? shipped->backward : shipped->forward;
     const int64_t number = calls[backward]++;
     if (!here) return right(call);
-    if (is("refuses")) {
+    if (is("refuses") || (is("elsewhere_refuses") && is_elsewhere(call))) {
         snprintf(call->message, sizeof call->message, "this one does not work");
         return 1;
     }

@@ -363,6 +363,8 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
     *event = (cudaEvent_t) new double(0);
     return cudaSuccess;
 }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) { return cudaEventCreate(event); }
+
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     delete (double *)event;

@@ -126,6 +126,12 @@ cudaError_t cudaFree(void *address)
     return cudaSuccess;
 }
 
+cudaError_t cudaMallocHost(void **out, size_t bytes) /* pinned memory is the host's */
+{
+    *out = malloc(bytes);
+    return *out != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     *available = TOTAL - used;

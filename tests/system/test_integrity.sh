@@ -43,7 +43,7 @@ damage() { # damage KIND FILE
         cut) own "$2" && truncate -s $((size - 1)) "$2" ;;
         emptied) rm "$2" && : >"$2" ;;
         removed) rm "$2" ;;
-        link) mv "$2" "$2.real" && ln -s "$(basename "$2").real" "$2" ;;
+        link) mv "$2" "$2.real" && if [[ $2 == */checkpoint/* ]]; then ln -s nowhere "$2"; else ln -s "$(basename "$2").real" "$2"; fi ;; # a checkpoint's links are followed
         folder) rm "$2" && mkdir "$2" ;;
         fifo) rm "$2" && mkfifo "$2" ;;
     esac

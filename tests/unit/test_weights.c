@@ -1,90 +1,7 @@
 /* Checkpoint folders: the inventory must be there exactly, shards lie beside the index, identities hash what was read. */
-#include "golden_files.h"
+#include "checkpoint_folder.h"
 
-#include <dirent.h>
 #include <pthread.h>
-#include <sys/stat.h>
-
-#include "model/weights.h"
-
-#define SHARD1 "diffusion_pytorch_model-00001-of-00002.safetensors"
-#define SHARD2 "diffusion_pytorch_model-00002-of-00002.safetensors"
-#define UNSHARDED "diffusion_pytorch_model.safetensors"
-#define INDEX UNSHARDED ".index.json"
-
-static char folder[H3_PATH_MAX];
-
-static const char *in_folder(const char *name)
-{
-    static char path[2 * H3_PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void put(const char *name, const char *content, size_t size)
-{
-    FILE *file = fopen(in_folder(name), "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(content, 1, size, file), size);
-    fclose(file);
-}
-
-static char *get(const char *path, size_t *size)
-{
-    char *content;
-    assert_good(h3_file_read(&content, size, path, 1 << 24, H3_INTEGRITY));
-    return content;
-}
-
-static void copy_golden(const char *name)
-{
-    char golden[200];
-    size_t size;
-    snprintf(golden, sizeof golden, "nano/transformer/%s", name);
-    char *content = get(golden_path(golden), &size);
-    put(name, content, size);
-    free(content);
-}
-
-/* A fresh copy of nano's checkpoint. */
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/h3-test-weights-XXXXXX");
-    if (mkdtemp(folder) == NULL) return -1;
-    copy_golden("config.json");
-    copy_golden(INDEX);
-    copy_golden(SHARD1);
-    copy_golden(SHARD2);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    DIR *directory = opendir(folder);
-    struct dirent *entry;
-    while ((entry = readdir(directory)) != NULL)
-        if (entry->d_name[0] != '.' && unlink(in_folder(entry->d_name)) != 0) rmdir(in_folder(entry->d_name));
-    closedir(directory);
-    return rmdir(folder);
-}
-
-/* Replaces the first `from` in a file by `to`. */
-static void edit(const char *name, const char *from, const char *to)
-{
-    size_t size;
-    char *content = get(in_folder(name), &size), *at = memmem(content, size, from, strlen(from));
-    assert_non_null(at);
-    size_t head = (size_t)(at - content), tail = size - head - strlen(from), length = strlen(to);
-    char *edited = malloc(head + length + tail + 1);
-    memcpy(edited, content, head);
-    memcpy(edited + head, to, length);
-    memcpy(edited + head + length, at + strlen(from), tail);
-    put(name, edited, head + length + tail);
-    free(edited);
-    free(content);
-}
 
 static void assert_refused(const char *word)
 {
@@ -179,6 +96,7 @@ static void wrong_tensors(void **state)
         {SHARD1, "norm1.weight", "norn1.weight", "missing tensor"},
         {SHARD1, "\"dtype\":\"F32\",\"shape\":[24,16]", "\"dtype\":\"F32\",\"shape\":[16,24]", "wrong shape"},
         {SHARD1, "\"dtype\":\"F32\",\"shape\":[24,16]", "\"dtype\":\"I32\",\"shape\":[24,16]", "wrong dtype"},
+        {SHARD1, "\"dtype\":\"BF16\",", "\"dtype\":\"F16\", ", "wrong dtype; BF16 was expected"},
         {"config.json", "\"num_layers\": 2", "\"num_layers\": 3", "missing tensor transformer_blocks.2"},
         {"config.json", "\"num_layers\": 2", "\"num_layers\": 1", "additional tensor transformer_blocks.1"},
         {"config.json", "\"text_dim\": 8", "\"text_dim\": 9", "[24, 9] follows from config.json"},
@@ -211,11 +129,6 @@ static void damaged_files(void **state)
     mkdir(in_folder(SHARD2), 0700);
     assert_refused("not a regular file");
     rmdir(in_folder(SHARD2));
-    put("elsewhere", content, size);
-    assert_int_equal(symlink("elsewhere", in_folder(SHARD2)), 0);
-    assert_refused("symbolic link");
-    unlink(in_folder(SHARD2));
-    unlink(in_folder("elsewhere"));
     put(SHARD2, content, size);
     assert_accepted();
     put("config.json", "", 0);
@@ -243,11 +156,11 @@ static void stored_twice(void **state)
     free(content);
 }
 
-static char *identity_text(const h3_weights *weights)
+static char *identity_text(h3_weights *weights)
 {
     cJSON *identity;
     char *text;
-    assert_good(h3_weights_identity(weights, &identity));
+    assert_good(h3_weights_identity(weights, NULL, &identity));
     assert_good(h3_json_print(&text, identity));
     cJSON_Delete(identity);
     return text;
@@ -262,7 +175,7 @@ static void identity_of_a_folder(void **state)
     char hash[H3_SHA256_HEX];
     int64_t size;
     assert_good(h3_weights_open(&weights, folder));
-    assert_good(h3_weights_identity(weights, &identity));
+    assert_good(h3_weights_identity(weights, NULL, &identity));
     assert_string_equal(json_text(identity, "kind"), "folder");
     assert_good(h3_sha256_file(hash, in_folder("config.json"), NULL, H3_INTEGRITY));
     assert_string_equal(json_text(identity, "config_sha256"), hash);
@@ -313,7 +226,7 @@ static void identity_of_synthetic_weights(void **state)
     cJSON *identity, *again;
     char *canonical, *source, hash[H3_SHA256_HEX];
     assert_good(h3_weights_synthetic(&weights, &config, 17));
-    assert_good(h3_weights_identity(weights, &identity));
+    assert_good(h3_weights_identity(weights, NULL, &identity));
     assert_string_equal(json_text(identity, "kind"), "synthetic");
     assert_string_equal(json_text(identity, "scheme"), "h3synth-v1");
     assert_int_equal(json_int(identity, "seed"), 17);
@@ -324,7 +237,7 @@ static void identity_of_synthetic_weights(void **state)
     assert_string_equal(json_text(identity, "sha256"), hash);
     h3_weights_free(weights);
     assert_good(h3_weights_synthetic(&weights, &config, 18));
-    assert_good(h3_weights_identity(weights, &again));
+    assert_good(h3_weights_identity(weights, NULL, &again));
     assert_string_not_equal(json_text(again, "sha256"), hash);
     char *text, *again_text;
     cJSON *parsed; /* what a manifest gives back is the same identity */
@@ -394,7 +307,7 @@ static void unsharded_folder(void **state)
         h3_tensor_free(&a);
         h3_tensor_free(&b);
     }
-    assert_good(h3_weights_identity(weights, &identity));
+    assert_good(h3_weights_identity(weights, NULL, &identity));
     assert_true(cJSON_IsNull(json_get(identity, "index_sha256")));
     assert_int_equal(cJSON_GetArraySize(json_get(identity, "shards")), 1);
     cJSON_Delete(identity);
