@@ -168,9 +168,7 @@ static h3_status check_contents(const h3_parameter_source *source, const char *f
     for (size_t i = 0; i < source->file_count; i++) stored += source->files[i].count;
     for (size_t i = 0; stored != source->list.count && i < source->file_count; i++)
         for (size_t k = 0; k < source->files[i].count; k++) {
-            h3_parameter_shape key;
-            snprintf(key.name, sizeof key.name, "%.110s", source->files[i].entries[k].name);
-            if (bsearch(&key, source->list.items, source->list.count, sizeof key, compare_names) == NULL)
+            if (h3_parameters_shape(source, source->files[i].entries[k].name) == NULL)
                 return h3_error(H3_INTEGRITY, "%s: additional tensor %s, which the model does not have", source->files[i].path,
                                 source->files[i].entries[k].name);
         }
@@ -206,15 +204,23 @@ h3_status h3_parameters_open(h3_parameter_source **out, const char *folder, h3_p
     return status;
 }
 
+static int64_t count_of(const h3_parameter_shape *item)
+{
+    int64_t count = 1;
+    for (int32_t i = 0; i < item->rank; i++) count *= item->shape[i];
+    return count;
+}
+
 static int ends_with(const char *text, const char *end)
 {
     size_t length = strlen(text), tail = strlen(end);
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-static h3_status make(h3_tensor *tensor, const h3_parameter_source *source, const h3_parameter_shape *item)
+static h3_status make(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, const h3_parameter_shape *item)
 {
     float base = 0.0f, amp = 0.5f;
+    uint32_t key[2];
     char *stream;
     if (item->rank > 1) {
         double inputs = 1.0;
@@ -227,38 +233,45 @@ static h3_status make(h3_tensor *tensor, const h3_parameter_source *source, cons
         amp = 0.1f;
     }
     H3_TRY(h3_format(&stream, "%s.%s", source->prefix, item->name));
-    h3_status status = h3_synth_fill(tensor, source->seed, stream, base, amp);
+    h3_status status = h3_synth_key(key, source->seed, stream);
     free(stream);
-    return status;
+    return status == H3_OK ? device->synth(out, key, base, amp, 0) : status;
+}
+
+const h3_parameter_shape *h3_parameters_shape(const h3_parameter_source *source, const char *name)
+{
+    h3_parameter_shape key;
+    if (source->list.count == 0 || strlen(name) >= sizeof key.name) return NULL;
+    strcpy(key.name, name);
+    return bsearch(&key, source->list.items, source->list.count, sizeof key, compare_names);
+}
+
+h3_status h3_parameters_fill(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, const char *name)
+{
+    const h3_parameter_shape *item = h3_parameters_shape(source, name);
+    if (item == NULL) return h3_error(H3_USAGE, "the autoencoder has no parameter %.200s", name);
+    if (h3_tensor_count(out) != count_of(item) || out->dtype != H3_F32)
+        return h3_error(H3_USAGE, "parameter %s has %lld elements in F32, not %lld", name, (long long)count_of(item), (long long)h3_tensor_count(out));
+    if (source->prefix != NULL) return make(out, source, device, item);
+    const char *path;
+    int times;
+    return device->from_host(out->data, find(source, name, &path, &times)->data, h3_tensor_bytes(out));
 }
 
 h3_status h3_parameters_read(h3_tensor *out, const h3_parameter_source *source, const char *name)
 {
-    h3_parameter_shape key;
     *out = (h3_tensor){0};
-    snprintf(key.name, sizeof key.name, "%.110s", name);
-    const h3_parameter_shape *item =
-        source->list.count == 0 ? NULL : bsearch(&key, source->list.items, source->list.count, sizeof key, compare_names);
+    const h3_parameter_shape *item = h3_parameters_shape(source, name);
     if (item == NULL) return h3_error(H3_USAGE, "the autoencoder has no parameter %.200s", name);
     H3_TRY(h3_tensor_new(out, H3_F32, item->rank, item->shape));
-    if (source->prefix != NULL) {
-        h3_status status = make(out, source, item);
-        if (status != H3_OK) h3_tensor_free(out);
-        return status;
-    }
-    const char *path;
-    int times;
-    memcpy(out->data, find(source, name, &path, &times)->data, h3_tensor_bytes(out));
-    return H3_OK;
+    h3_status status = h3_parameters_fill(out, source, h3_device_cpu(), name);
+    if (status != H3_OK) h3_tensor_free(out);
+    return status;
 }
 
 int64_t h3_parameters_count(const h3_parameter_source *source)
 {
     int64_t count = 0;
-    for (size_t i = 0; i < source->list.count; i++) {
-        int64_t product = 1;
-        for (int32_t k = 0; k < source->list.items[i].rank; k++) product *= source->list.items[i].shape[k];
-        count += product;
-    }
+    for (size_t i = 0; i < source->list.count; i++) count += count_of(&source->list.items[i]);
     return count;
 }

@@ -3,7 +3,7 @@
 #ifndef H3_MEDIA_PARAMETERS_H
 #define H3_MEDIA_PARAMETERS_H
 
-#include "base/memory.h"
+#include "graph/device.h"
 
 typedef struct h3_parameter_shape {
     char name[112];
@@ -32,6 +32,10 @@ void h3_parameters_close(h3_parameter_source *source);
 
 /* A new host tensor of the listed shape (caller frees). H3_USAGE for a name that is not in the list. */
 h3_status h3_parameters_read(h3_tensor *out, const h3_parameter_source *source, const char *name);
+/* The same values into `out`, a dense F32 tensor on `device` with as many elements; synthetic ones are made there. */
+h3_status h3_parameters_fill(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, const char *name);
+/* Rank and sizes of a parameter; NULL for a name that is not in the list. */
+const h3_parameter_shape *h3_parameters_shape(const h3_parameter_source *source, const char *name);
 /* Elements of all listed parameters. */
 int64_t h3_parameters_count(const h3_parameter_source *source);
 

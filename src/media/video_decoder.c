@@ -38,37 +38,37 @@ typedef struct scratch {
 
 /* --- weights --------------------------------------------------------------------------------------------------------- */
 
-static h3_status place_block(h3_video_decoder *d, const h3_parameter_source *source, int64_t i)
+static h3_status place_block(h3_video_decoder *d, const h3_video_placing *from, int64_t i)
 {
     static const char *const QKV[] = {"to_q", "to_k", "to_v", NULL};
     block *b = &d->blocks[i];
     char prefix[80];
     const int n = snprintf(prefix, sizeof prefix, "decoder.transformer_blocks.%lld", (long long)i);
-    H3_TRY(h3_video_place(&b->norm1, source, d->device, H3_F32, "%s.norm1.weight", prefix));
-    H3_TRY(h3_video_place(&b->norm2, source, d->device, H3_F32, "%s.norm2.weight", prefix));
-    H3_TRY(h3_video_place(&b->scale1, source, d->device, H3_F32, "%s.scale1", prefix));
-    H3_TRY(h3_video_place(&b->scale2, source, d->device, H3_F32, "%s.scale2", prefix));
-    H3_TRY(h3_video_place_layer(&b->out, source, d->device, d->dtype, "%s.attn.to_out.0", prefix));
-    H3_TRY(h3_video_place_layer(&b->gate_up, source, d->device, d->dtype, "%s.ff.net.0.proj", prefix));
-    H3_TRY(h3_video_place_layer(&b->down, source, d->device, d->dtype, "%s.ff.net.2", prefix));
+    H3_TRY(h3_video_place(&b->norm1, from, H3_F32, "%s.norm1.weight", prefix));
+    H3_TRY(h3_video_place(&b->norm2, from, H3_F32, "%s.norm2.weight", prefix));
+    H3_TRY(h3_video_place(&b->scale1, from, H3_F32, "%s.scale1", prefix));
+    H3_TRY(h3_video_place(&b->scale2, from, H3_F32, "%s.scale2", prefix));
+    H3_TRY(h3_video_place_layer(&b->out, from, d->dtype, "%s.attn.to_out.0", prefix));
+    H3_TRY(h3_video_place_layer(&b->gate_up, from, d->dtype, "%s.ff.net.0.proj", prefix));
+    H3_TRY(h3_video_place_layer(&b->down, from, d->dtype, "%s.ff.net.2", prefix));
     snprintf(prefix + n, sizeof prefix - (size_t)n, ".attn");
-    return h3_video_place_joined(&b->qkv, source, d->device, d->dtype, prefix, QKV);
+    return h3_video_place_joined(&b->qkv, from, d->dtype, prefix, QKV);
 }
 
-static h3_status place_weights(h3_video_decoder *d, const h3_parameter_source *source)
+static h3_status place_weights(h3_video_decoder *d, const h3_video_placing *from)
 {
     void *memory;
     H3_TRY(h3_alloc(&memory, (size_t)d->config.decoder_layers, sizeof(block), "the video decoder's blocks"));
     d->blocks = memory;
-    H3_TRY(h3_video_place_layer(&d->post_quant, source, d->device, d->dtype, "post_quant_conv"));
-    H3_TRY(h3_video_place_layer(&d->proj_in, source, d->device, d->dtype, "decoder.proj_in"));
-    H3_TRY(h3_video_place_layer(&d->norm_out, source, d->device, H3_F32, "decoder.norm_out"));
-    H3_TRY(h3_video_place_layer(&d->proj_out, source, d->device, d->dtype, "decoder.proj_out"));
+    H3_TRY(h3_video_place_layer(&d->post_quant, from, d->dtype, "post_quant_conv"));
+    H3_TRY(h3_video_place_layer(&d->proj_in, from, d->dtype, "decoder.proj_in"));
+    H3_TRY(h3_video_place_layer(&d->norm_out, from, H3_F32, "decoder.norm_out"));
+    H3_TRY(h3_video_place_layer(&d->proj_out, from, d->dtype, "decoder.proj_out"));
     if (d->config.register_tokens > 0) {
-        H3_TRY(h3_video_place(&d->registers, source, d->device, H3_F32, "decoder.register_tokens"));
+        H3_TRY(h3_video_place(&d->registers, from, H3_F32, "decoder.register_tokens"));
         d->registers = h3_tensor_view(d->registers.data, H3_F32, 2, H3_SHAPE(d->config.register_tokens, d->sizes.width));
     }
-    for (int64_t i = 0; i < d->config.decoder_layers; i++) H3_TRY(place_block(d, source, i));
+    for (int64_t i = 0; i < d->config.decoder_layers; i++) H3_TRY(place_block(d, from, i));
     return H3_OK;
 }
 
@@ -82,7 +82,7 @@ h3_status h3_video_decoder_open(h3_video_decoder **out, const h3_video_weights *
     h3_video_decoder *d = memory;
     *d = (h3_video_decoder){.config = weights->config, .sizes = h3_video_sizes_of(&weights->config), .tiling = *tiling, .device = device, .ops = ops,
                             .dtype = dtype, .tiles_a_call = tiles_a_call};
-    h3_status status = place_weights(d, weights->source);
+    h3_status status = place_weights(d, &(h3_video_placing){weights->source, device, ops});
     if (status == H3_OK) *out = d;
     else h3_video_decoder_close(d);
     return status;

@@ -30,36 +30,36 @@ struct h3_video_encoder {
 
 /* --- weights --------------------------------------------------------------------------------------------------------- */
 
-static h3_status place_residual(residual *out, const h3_video_encoder *e, const h3_parameter_source *source, int64_t i, int64_t j)
+static h3_status place_residual(residual *out, const h3_video_encoder *e, const h3_video_placing *from, int64_t i, int64_t j)
 {
     char prefix[80];
     const int64_t before = e->config.level_channels[i > 0 ? i - 1 : 0];
     snprintf(prefix, sizeof prefix, "encoder.down_blocks.%lld.resnets.%lld", (long long)i, (long long)j);
-    H3_TRY(h3_video_place_layer(&out->norm1, source, e->device, H3_F32, "%s.norm1", prefix));
-    H3_TRY(h3_video_place_layer(&out->conv1, source, e->device, H3_F32, "%s.conv1", prefix));
-    H3_TRY(h3_video_place_layer(&out->norm2, source, e->device, H3_F32, "%s.norm2", prefix));
-    H3_TRY(h3_video_place_layer(&out->conv2, source, e->device, H3_F32, "%s.conv2", prefix));
+    H3_TRY(h3_video_place_layer(&out->norm1, from, H3_F32, "%s.norm1", prefix));
+    H3_TRY(h3_video_place_layer(&out->conv1, from, H3_F32, "%s.conv1", prefix));
+    H3_TRY(h3_video_place_layer(&out->norm2, from, H3_F32, "%s.norm2", prefix));
+    H3_TRY(h3_video_place_layer(&out->conv2, from, H3_F32, "%s.conv2", prefix));
     if (j > 0 || before == e->config.level_channels[i]) return H3_OK;
-    return h3_video_place_layer(&out->shortcut, source, e->device, H3_F32, "%s.conv_shortcut", prefix);
+    return h3_video_place_layer(&out->shortcut, from, H3_F32, "%s.conv_shortcut", prefix);
 }
 
-static h3_status place_level(h3_video_encoder *e, const h3_parameter_source *source, int64_t i)
+static h3_status place_level(h3_video_encoder *e, const h3_video_placing *from, int64_t i)
 {
     void *memory;
     H3_TRY(h3_alloc(&memory, (size_t)e->config.layers_per_level, sizeof(residual), "a level of the video encoder"));
     e->levels[i].residuals = memory;
-    for (int64_t j = 0; j < e->config.layers_per_level; j++) H3_TRY(place_residual(&e->levels[i].residuals[j], e, source, i, j));
+    for (int64_t j = 0; j < e->config.layers_per_level; j++) H3_TRY(place_residual(&e->levels[i].residuals[j], e, from, i, j));
     if (e->config.spatial_stride[i] == 1) return H3_OK;
-    return h3_video_place_layer(&e->levels[i].down, source, e->device, H3_F32, "encoder.down_blocks.%lld.downsamplers.0.conv", (long long)i);
+    return h3_video_place_layer(&e->levels[i].down, from, H3_F32, "encoder.down_blocks.%lld.downsamplers.0.conv", (long long)i);
 }
 
-static h3_status place_weights(h3_video_encoder *e, const h3_parameter_source *source)
+static h3_status place_weights(h3_video_encoder *e, const h3_video_placing *from)
 {
-    H3_TRY(h3_video_place_layer(&e->conv_in, source, e->device, H3_F32, "encoder.conv_in"));
-    for (int64_t i = 0; i < e->config.level_count; i++) H3_TRY(place_level(e, source, i));
-    H3_TRY(h3_video_place_layer(&e->norm_out, source, e->device, H3_F32, "encoder.norm_out"));
-    H3_TRY(h3_video_place_layer(&e->conv_out, source, e->device, H3_F32, "encoder.conv_out"));
-    return h3_video_place_layer(&e->quant, source, e->device, H3_F32, "quant_conv");
+    H3_TRY(h3_video_place_layer(&e->conv_in, from, H3_F32, "encoder.conv_in"));
+    for (int64_t i = 0; i < e->config.level_count; i++) H3_TRY(place_level(e, from, i));
+    H3_TRY(h3_video_place_layer(&e->norm_out, from, H3_F32, "encoder.norm_out"));
+    H3_TRY(h3_video_place_layer(&e->conv_out, from, H3_F32, "encoder.conv_out"));
+    return h3_video_place_layer(&e->quant, from, H3_F32, "quant_conv");
 }
 
 h3_status h3_video_encoder_open(h3_video_encoder **out, const h3_video_weights *weights, const h3_device *device, const h3_video_ops *ops,
@@ -71,7 +71,7 @@ h3_status h3_video_encoder_open(h3_video_encoder **out, const h3_video_weights *
     h3_video_encoder *e = memory;
     *e = (h3_video_encoder){.config = weights->config, .sizes = h3_video_sizes_of(&weights->config), .tiling = *tiling, .device = device, .ops = ops,
                             .tiles_a_call = tiles_a_call};
-    h3_status status = place_weights(e, weights->source);
+    h3_status status = place_weights(e, &(h3_video_placing){weights->source, device, ops});
     if (status == H3_OK) *out = e;
     else h3_video_encoder_close(e);
     return status;

@@ -146,6 +146,17 @@ static h3_status group_norm_silu(const h3_device *device, h3_tensor *out, const 
     return H3_OK;
 }
 
+static h3_status round_to_half(const h3_device *device, h3_tensor *out, const h3_tensor *x)
+{
+    const int64_t count = h3_tensor_count(x);
+    const float *from = x->data;
+    uint16_t *to = out->data;
+    (void)device;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; i++) to[i] = h3_f32_to_f16(from[i]);
+    return H3_OK;
+}
+
 static h3_status add(const h3_device *device, h3_tensor *x, const h3_tensor *y)
 {
     const int64_t count = h3_tensor_count(x);
@@ -164,6 +175,7 @@ const h3_video_ops *h3_video_ops_cpu(void)
         .linear = h3_video_cpu_linear,
         .conv = h3_video_cpu_conv,
         .attention = h3_video_cpu_attention,
+        .round = round_to_half,
         .embed = embed,
         .rms_norm = rms_norm,
         .rotate = rotate,

@@ -44,6 +44,9 @@ typedef struct h3_video_ops {
      * is rounded to `a` for the product with v, the sum that divides at the end is of the unrounded. */
     h3_status (*attention)(const h3_device *device, h3_tensor *out, const h3_tensor *qkv);
 
+    /* out F16 = x F32 of the same shape, rounded. */
+    h3_status (*round)(const h3_device *device, h3_tensor *out, const h3_tensor *x);
+
     /* --- the decoder's layers --- */
 
     /* out [B,N,W] F32: n tokens [B,n,W] a, then the register tokens [G,W] F32 (absent: none), then zeros. */

@@ -2,13 +2,11 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/half.h"
 #include "base/text.h"
 
-enum { NAME = 112 };
+enum { NAME = 112, PARTS = 3 };
 
 h3_status h3_video_weights_open(h3_video_weights *out, const char *folder)
 {
@@ -35,90 +33,78 @@ void h3_video_weights_close(h3_video_weights *weights)
     *weights = (h3_video_weights){0};
 }
 
-h3_status h3_video_upload(h3_tensor *out, const h3_device *device, const h3_tensor *host, int32_t dtype)
+/* Parameters of the same row size one after the other, `count` of them, in F32. */
+static h3_status fill_joined(h3_tensor *out, const h3_video_placing *from, char (*names)[NAME], int count)
 {
-    h3_tensor rounded;
-    if (dtype == H3_F32) return h3_device_upload(out, device, host);
-    H3_TRY(h3_tensor_new(&rounded, dtype, host->rank, host->shape));
-    const float *from = host->data;
-    uint16_t *to = rounded.data;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < h3_tensor_count(host); i++) to[i] = h3_f32_to_f16(from[i]);
-    h3_status status = h3_device_upload(out, device, &rounded);
-    h3_tensor_free(&rounded);
-    return status;
-}
-
-static h3_status place_named(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, int32_t dtype, const char *name)
-{
-    h3_tensor host;
-    H3_TRY(h3_parameters_read(&host, source, name));
-    h3_status status = h3_video_upload(out, device, &host, dtype);
-    h3_tensor_free(&host);
-    return status;
-}
-
-h3_status h3_video_place(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, int32_t dtype, const char *name, ...)
-{
-    char text[NAME];
-    va_list arguments;
-    va_start(arguments, name);
-    vsnprintf(text, sizeof text, name, arguments);
-    va_end(arguments);
-    return place_named(out, source, device, dtype, text);
-}
-
-h3_status h3_video_place_layer(h3_video_layer *out, const h3_parameter_source *source, const h3_device *device, int32_t dtype, const char *name, ...)
-{
-    char text[NAME], part[NAME + 8];
-    va_list arguments;
-    va_start(arguments, name);
-    vsnprintf(text, sizeof text, name, arguments);
-    va_end(arguments);
-    snprintf(part, sizeof part, "%s.weight", text);
-    H3_TRY(place_named(&out->weight, source, device, dtype, part));
-    snprintf(part, sizeof part, "%s.bias", text);
-    return place_named(&out->bias, source, device, dtype, part);
-}
-
-/* One kind of parameter of several layers, one after the other. */
-static h3_status joined(h3_tensor *out, const h3_parameter_source *source, const char *prefix, const char *const *names, const char *kind)
-{
-    int64_t rows = 0;
-    for (int part = 0; names[part] != NULL; part++) {
-        char name[NAME];
-        h3_tensor host, larger;
-        snprintf(name, sizeof name, "%s.%s.%s", prefix, names[part], kind);
-        H3_TRY(h3_parameters_read(&host, source, name));
-        int64_t shape[H3_MAX_RANK];
-        memcpy(shape, host.shape, sizeof shape);
-        shape[0] += rows;
-        h3_status status = h3_tensor_new(&larger, H3_F32, host.rank, shape);
-        if (status == H3_OK) {
-            const size_t before = out->data == NULL ? 0 : h3_tensor_bytes(out);
-            if (before > 0) memcpy(larger.data, out->data, before);
-            memcpy((char *)larger.data + before, host.data, h3_tensor_bytes(&host));
-            h3_tensor_free(out);
-            *out = larger;
-            rows = shape[0];
+    int64_t shape[H3_MAX_RANK] = {0}, rows = 0, done = 0;
+    int32_t rank = 0;
+    for (int i = 0; i < count; i++) {
+        const h3_parameter_shape *item = h3_parameters_shape(from->source, names[i]);
+        if (item == NULL) return h3_error(H3_USAGE, "the autoencoder has no parameter %.200s", names[i]);
+        memcpy(shape, item->shape, sizeof shape);
+        rank = item->rank;
+        rows += shape[0];
+    }
+    const int64_t own = shape[0];
+    shape[0] = rows;
+    H3_TRY(h3_device_tensor(out, from->device, H3_F32, rank, shape));
+    shape[0] = own;
+    for (int i = 0; i < count; i++) {
+        h3_tensor part = h3_tensor_view((float *)out->data + done, H3_F32, rank, shape);
+        h3_status status = h3_parameters_fill(&part, from->source, from->device, names[i]);
+        if (status != H3_OK) {
+            h3_device_free(out, from->device);
+            return status;
         }
-        h3_tensor_free(&host);
-        H3_TRY(status);
+        done += h3_tensor_count(&part);
     }
     return H3_OK;
 }
 
-h3_status h3_video_place_joined(h3_video_layer *out, const h3_parameter_source *source, const h3_device *device, int32_t dtype, const char *prefix,
-                                const char *const *names)
+static h3_status place_named(h3_tensor *out, const h3_video_placing *from, int32_t dtype, char (*names)[NAME], int count)
 {
-    h3_tensor weight = {0}, bias = {0};
-    h3_status status = joined(&weight, source, prefix, names, "weight");
-    if (status == H3_OK) status = joined(&bias, source, prefix, names, "bias");
-    if (status == H3_OK) status = h3_video_upload(&out->weight, device, &weight, dtype);
-    if (status == H3_OK) status = h3_video_upload(&out->bias, device, &bias, dtype);
-    h3_tensor_free(&weight);
-    h3_tensor_free(&bias);
+    h3_tensor wide;
+    if (dtype == H3_F32) return fill_joined(out, from, names, count);
+    H3_TRY(fill_joined(&wide, from, names, count));
+    h3_status status = h3_device_tensor(out, from->device, dtype, wide.rank, wide.shape);
+    if (status == H3_OK) status = from->ops->round(from->device, out, &wide);
+    h3_device_free(&wide, from->device);
     return status;
+}
+
+h3_status h3_video_place(h3_tensor *out, const h3_video_placing *from, int32_t dtype, const char *name, ...)
+{
+    char text[1][NAME];
+    va_list arguments;
+    va_start(arguments, name);
+    vsnprintf(text[0], sizeof text[0], name, arguments);
+    va_end(arguments);
+    return place_named(out, from, dtype, text, 1);
+}
+
+h3_status h3_video_place_layer(h3_video_layer *out, const h3_video_placing *from, int32_t dtype, const char *name, ...)
+{
+    char text[NAME - 8], part[1][NAME];
+    va_list arguments;
+    va_start(arguments, name);
+    vsnprintf(text, sizeof text, name, arguments);
+    va_end(arguments);
+    snprintf(part[0], sizeof part[0], "%s.weight", text);
+    H3_TRY(place_named(&out->weight, from, dtype, part, 1));
+    snprintf(part[0], sizeof part[0], "%s.bias", text);
+    return place_named(&out->bias, from, dtype, part, 1);
+}
+
+h3_status h3_video_place_joined(h3_video_layer *out, const h3_video_placing *from, int32_t dtype, const char *prefix, const char *const *parts)
+{
+    char weights[PARTS][NAME], biases[PARTS][NAME];
+    int count = 0;
+    for (; count < PARTS && parts[count] != NULL; count++) {
+        snprintf(weights[count], sizeof weights[count], "%.60s.%.30s.weight", prefix, parts[count]);
+        snprintf(biases[count], sizeof biases[count], "%.60s.%.30s.bias", prefix, parts[count]);
+    }
+    H3_TRY(place_named(&out->weight, from, dtype, weights, count));
+    return place_named(&out->bias, from, dtype, biases, count);
 }
 
 void h3_video_free_layer(h3_video_layer *layer, const h3_device *device)
