@@ -81,7 +81,7 @@ SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS) $(PNG_C
 LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS))
 TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(PNG_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS) -lstdc++) -ldl -lm -lpthread
+LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(PNG_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUBLAS_LIBS) $(CUDA_LIBS) -lstdc++) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
 FLAGS_provider := $(KERNEL_BASE) -O3
@@ -216,6 +216,9 @@ $(BUILD)/tests/golden_cuda: $(call objects,$(GOLDEN_CUDA_SOURCES)) $(BUILD)/libh
 $(BUILD)/tests/device_cuda: $(call objects,tests/cuda/device_cuda.c) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
+$(BUILD)/tests/video_cuda: $(call objects,tests/cuda/video_cuda.c tests/cuda/video_ops_check.c tests/unit/golden.c) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
 $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
@@ -232,7 +235,7 @@ $(BUILD)/tests/lib%.so: tests/candidates/%.c $(BUILD)/flags.key $(BUILD)/revisio
 ifneq ($(EMULATE_CUDA),)
 $(EMULATOR): $(EMULATOR_SOURCES) $(wildcard tests/cuda/emulate*.h) $(BUILD)/flags.key
 	$(call run,LD,$(CC) $(COMMON) -Isrc -fPIC -c src/qualify/tensor_core.c -o $@.o && $(CXX) -shared $(NVCC_FLAGS) -DH3_EMULATE_MEMORY $(filter %.cpp,$^) $@.o -o $@)
-$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(BUILD)/tests/device_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
+$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(BUILD)/tests/device_cuda $(BUILD)/tests/video_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
 endif
 
 # $(call kernel_rules,FOLDER,KIND,DEVICE,BUILD)

@@ -7,8 +7,9 @@
 
 #include "base/error.h"
 #include "media/parameters.h"
+#include "media/video_planes.h"
 
-enum { H3_VIDEO_LEVELS = 16, H3_VIDEO_LATENT_CHANNELS = 256, H3_VIDEO_COLOURS = 3 };
+enum { H3_VIDEO_LEVELS = 16, H3_VIDEO_LATENT_CHANNELS = 256 };
 
 typedef struct h3_video_config {
     int64_t latent_channels;

@@ -5,16 +5,7 @@
 #include <stdint.h>
 
 #include "media/video_config.h"
-
-enum { H3_VIDEO_TILES = 64 };
-
-/* One axis of the picture, in any unit. */
-typedef struct h3_video_axis {
-    int32_t count;                    /* tiles */
-    int32_t size, tile;               /* of the axis, of each tile */
-    int32_t start[H3_VIDEO_TILES];
-    int32_t overlap[H3_VIDEO_TILES];  /* of tile i with tile i + 1 */
-} h3_video_axis;
+#include "media/video_planes.h"
 
 /* Tiles of `tile` pixels (a multiple of `unit`, the spatial ratio) that overlap by at least `overlap`; the fewest that cover `size`, the slack
  * handed out in units round-robin from the first overlap. An axis no longer than a tile is one tile. H3_USAGE for sizes that do not go. */
@@ -35,16 +26,5 @@ h3_status h3_video_clips_plan(h3_video_clips *out, const h3_video_config *config
 /* Weight of the second of two values that are blended at place p of E: p * fl(1 / E) in FP32; with `half` rounded to half precision.
  * The first weighs 1 - that, rounded likewise. */
 float h3_video_blend_weight(int64_t p, int64_t extent, int half);
-
-/* out = how latents (or pixels, `patch_*` 1) become planes of a picture: which tile a place belongs to, what is blended with it. */
-typedef struct h3_video_join {
-    h3_video_axis rows, columns;            /* of the output picture */
-    int32_t channels;
-    int32_t patch_frames, patch_side;       /* frames and side of the block that one token becomes */
-    int32_t token_frames, token_rows, token_columns; /* tokens of a tile */
-    int32_t source_frame, frames;           /* frames of the tiles that are taken */
-    int32_t target_frame;                   /* where they go */
-    int32_t blend_frames;                   /* of them, from the front: blended with what is there */
-} h3_video_join;
 
 #endif
