@@ -198,21 +198,29 @@ static h3_tensor first_items(const h3_tensor *t, int64_t tiles, int64_t capacity
     return h3_tensor_view(t->data, t->dtype, t->rank, shape);
 }
 
-static h3_status run_block(const h3_video_decoder *d, const block *b, scratch *v)
+/* Block b, whose input is normed already; the stream's sum with its second branch is normed for the block that follows, if any. */
+static h3_status run_block(const h3_video_decoder *d, const block *b, const block *following, scratch *v)
 {
     const h3_video_ops *ops = d->ops;
     const float epsilon = (float)d->config.decoder_norm_eps;
-    H3_TRY(ops->rms_norm(d->device, &v->normed, &v->stream, &b->norm1, epsilon));
+    h3_tensor none = {0};
     H3_TRY(ops->linear(d->device, &v->qkv, &v->normed, &b->qkv.weight, &b->qkv.bias, 0));
     H3_TRY(ops->rotate(d->device, &v->qkv, &v->cosine, &v->sine, epsilon));
     H3_TRY(ops->attention(d->device, &v->normed, &v->qkv));
     H3_TRY(ops->linear(d->device, &v->branch, &v->normed, &b->out.weight, &b->out.bias, 0));
-    H3_TRY(ops->add_scaled(d->device, &v->stream, &v->branch, &b->scale1));
-    H3_TRY(ops->rms_norm(d->device, &v->normed, &v->stream, &b->norm2, epsilon));
+    H3_TRY(ops->add_norm(d->device, &v->normed, &v->stream, &v->branch, &b->scale1, &b->norm2, epsilon));
     H3_TRY(ops->linear(d->device, &v->gate_up, &v->normed, &b->gate_up.weight, &b->gate_up.bias, 0));
     H3_TRY(ops->swiglu(d->device, &v->gated, &v->gate_up));
     H3_TRY(ops->linear(d->device, &v->branch, &v->gated, &b->down.weight, &b->down.bias, 0));
-    return ops->add_scaled(d->device, &v->stream, &v->branch, &b->scale2);
+    return ops->add_norm(d->device, following != NULL ? &v->normed : &none, &v->stream, &v->branch, &b->scale2, following != NULL ? &following->norm1 : &none, epsilon);
+}
+
+static h3_status run_blocks(const h3_video_decoder *d, scratch *v)
+{
+    const int64_t count = d->config.decoder_layers;
+    H3_TRY(d->ops->rms_norm(d->device, &v->normed, &v->stream, &d->blocks[0].norm1, (float)d->config.decoder_norm_eps));
+    for (int64_t i = 0; i < count; i++) H3_TRY(run_block(d, &d->blocks[i], i + 1 < count ? &d->blocks[i + 1] : NULL, v));
+    return H3_OK;
 }
 
 /* Tiles first .. first + tiles - 1 of one clip, into their rows. */
@@ -227,7 +235,7 @@ static h3_status decode_tiles(const h3_video_decoder *d, const scratch *s, const
     H3_TRY(d->ops->linear(d->device, &v.mixed, &v.latents, &d->post_quant.weight, &d->post_quant.bias, 1));
     H3_TRY(d->ops->linear(d->device, &v.tokens_in, &v.mixed, &d->proj_in.weight, &d->proj_in.bias, 1)); /* seen in the published results, as with post_quant */
     H3_TRY(d->ops->embed(d->device, &v.stream, &v.tokens_in, &d->registers));
-    for (int64_t i = 0; i < d->config.decoder_layers; i++) H3_TRY(run_block(d, &d->blocks[i], &v));
+    H3_TRY(run_blocks(d, &v));
     H3_TRY(d->ops->layer_norm(d->device, &v.kept, &v.stream, &d->norm_out.weight, &d->norm_out.bias, (float)d->config.decoder_norm_eps));
     return d->ops->linear(d->device, &rows, &v.kept, &d->proj_out.weight, &d->proj_out.bias, 0);
 }

@@ -20,7 +20,8 @@ int h3_video_start_rms_norm(void *stream, void *out, const float *x, const float
 int h3_video_start_rotate(void *stream, void *qkv, const float *cosine, const float *sine, int half, int64_t rows, int64_t tokens, int64_t heads, int64_t dim,
                           int64_t pairs, float epsilon);
 int h3_video_start_swiglu(void *stream, void *out, const void *x, int half, int64_t rows, int64_t width);
-int h3_video_start_add_scaled(void *stream, float *x, const void *branch, const float *scale, int half, int64_t rows, int64_t width);
+/* out NULL: the sum alone */
+int h3_video_start_add_norm(void *stream, void *out, float *x, const void *branch, const float *scale, const float *weight, int half, int64_t rows, int64_t width, float epsilon);
 int h3_video_start_layer_norm(void *stream, void *out, const float *x, const float *weight, const float *bias, int half, int64_t tiles, int64_t kept, int64_t all,
                               int64_t width, float epsilon);
 /* statistics [frames * groups][2]: mean and 1 / sqrt(variance + epsilon) */

@@ -27,21 +27,47 @@ __global__ void round_kernel(uint16_t *out, const float *x, int64_t count)
     for (int64_t i = first_element(); i < count; i += element_step()) out[i] = narrowed(x[i]);
 }
 
-__global__ void add_bias_kernel(uint16_t *out, const uint16_t *bias, int64_t count, int64_t width)
+/* Kernels over rows: a block a row, so that no thread divides by a width. */
+__global__ void add_bias_kernel(uint16_t *out, const uint16_t *bias, int64_t rows, int64_t width)
 {
-    for (int64_t i = first_element(); i < count; i += element_step()) out[i] = narrowed(__fadd_rn(widened(out[i]), widened(bias[i % width])));
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
+        for (int64_t i = threadIdx.x; i < width; i += THREADS) out[row * width + i] = narrowed(__fadd_rn(widened(out[row * width + i]), widened(bias[i])));
 }
 
 template <bool Half>
-__global__ void embed_kernel(float *out, const void *tokens, const float *registers, int64_t count, int64_t own, int64_t given, int64_t all, int64_t width)
+__global__ void embed_kernel(float *out, const void *tokens, const float *registers, int64_t rows, int64_t own, int64_t given, int64_t all, int64_t width)
 {
-    for (int64_t i = first_element(); i < count; i += element_step()) {
-        const int64_t column = i % width, token = i / width % all, tile = i / width / all;
-        float value = 0.0f;
-        if (token < own) value = load<Half>(tokens, (tile * own + token) * width + column);
-        else if (token < own + given) value = registers[(token - own) * width + column];
-        out[i] = value;
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const int64_t token = row % all, from = (row / all * own + token) * width;
+        for (int64_t i = threadIdx.x; i < width; i += THREADS) {
+            float value = 0.0f;
+            if (token < own) value = load<Half>(tokens, from + i);
+            else if (token < own + given) value = registers[(token - own) * width + i];
+            out[row * width + i] = value;
+        }
     }
+}
+
+H3_DEVICE float inverse_root(double squares, int64_t width, float epsilon)
+{
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn((float)(squares / (double)width), epsilon)));
+}
+
+H3_DEVICE double square(float value) { return (double)value * (double)value; }
+
+/* A row of `width` scaled by 1 / root mean square and the weight; `squares` is this thread's share of the sum, whose elements it also writes. */
+template <bool Half> H3_DEVICE void write_normed(void *out, const float *from, const float *weight, int64_t row, int64_t width, double squares, float epsilon)
+{
+    const float inverse = inverse_root(sum_block(squares), width, epsilon);
+    if (width % 4 == 0) {
+        for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
+            const float4 v = load4<false>(from, i), w = load4<false>(weight, i);
+            store4<Half>(out, row * width + i, make_float4(__fmul_rn(__fmul_rn(v.x, inverse), w.x), __fmul_rn(__fmul_rn(v.y, inverse), w.y),
+                                                           __fmul_rn(__fmul_rn(v.z, inverse), w.z), __fmul_rn(__fmul_rn(v.w, inverse), w.w)));
+        }
+        return;
+    }
+    for (int64_t i = threadIdx.x; i < width; i += THREADS) store<Half>(out, row * width + i, __fmul_rn(__fmul_rn(from[i], inverse), weight[i]));
 }
 
 template <bool Half> __global__ void rms_norm_kernel(void *out, const float *x, const float *weight, int64_t rows, int64_t width, float epsilon)
@@ -49,10 +75,41 @@ template <bool Half> __global__ void rms_norm_kernel(void *out, const float *x, 
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         const float *from = x + row * width;
         double sum = 0.0;
-        for (int64_t i = threadIdx.x; i < width; i += THREADS) sum += (double)from[i] * (double)from[i];
-        sum = sum_block(sum);
-        const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn((float)(sum / (double)width), epsilon)));
-        for (int64_t i = threadIdx.x; i < width; i += THREADS) store<Half>(out, row * width + i, __fmul_rn(__fmul_rn(from[i], inverse), weight[i]));
+        if (width % 4 == 0) {
+            for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
+                const float4 v = load4<false>(from, i);
+                sum += square(v.x) + square(v.y) + square(v.z) + square(v.w);
+            }
+        } else {
+            for (int64_t i = threadIdx.x; i < width; i += THREADS) sum += square(from[i]);
+        }
+        write_normed<Half>(out, from, weight, row, width, sum, epsilon);
+    }
+}
+
+/* x += branch * scale, and out = the new x normed: a residual stream is read once. */
+template <bool Half>
+__global__ void add_norm_kernel(void *out, float *x, const void *branch, const float *scale, const float *weight, int64_t rows, int64_t width, float epsilon)
+{
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        float *own = x + row * width;
+        double sum = 0.0;
+        if (width % 4 == 0) {
+            for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
+                float4 v = load4<false>(own, i);
+                const float4 b = load4<Half>(branch, row * width + i), s = load4<false>(scale, i);
+                v = make_float4(__fadd_rn(v.x, __fmul_rn(b.x, s.x)), __fadd_rn(v.y, __fmul_rn(b.y, s.y)), __fadd_rn(v.z, __fmul_rn(b.z, s.z)),
+                                __fadd_rn(v.w, __fmul_rn(b.w, s.w)));
+                store4<false>(own, i, v);
+                sum += square(v.x) + square(v.y) + square(v.z) + square(v.w);
+            }
+        } else {
+            for (int64_t i = threadIdx.x; i < width; i += THREADS) {
+                own[i] = __fadd_rn(own[i], __fmul_rn(load<Half>(branch, row * width + i), scale[i]));
+                sum += square(own[i]);
+            }
+        }
+        if (out != nullptr) write_normed<Half>(out, own, weight, row, width, sum, epsilon); /* each thread reads what it wrote itself */
     }
 }
 
@@ -86,39 +143,19 @@ __global__ void rotate_kernel(void *qkv, const float *cosine, const float *sine,
 
 template <bool Half> H3_DEVICE float gated(float value, float gate) { return __fmul_rn(value, rounded<Half>(silu(gate))); }
 
-template <bool Half> __global__ void swiglu_kernel(void *out, const void *x, int64_t count, int64_t width)
+template <bool Half> __global__ void swiglu_kernel(void *out, const void *x, int64_t rows, int64_t width)
 {
-    for (int64_t i = first_element(); i < count; i += element_step()) {
-        const int64_t from = i / width * 2 * width + i % width;
-        store<Half>(out, i, gated<Half>(load<Half>(x, from), load<Half>(x, from + width)));
-    }
-}
-
-template <bool Half> __global__ void swiglu4_kernel(void *out, const void *x, int64_t count, int64_t width)
-{
-    for (int64_t k = first_element(); k < count / 4; k += element_step()) {
-        const int64_t i = 4 * k, from = i / width * 2 * width + i % width;
-        const float4 v = load4<Half>(x, from), g = load4<Half>(x, from + width);
-        store4<Half>(out, i, make_float4(gated<Half>(v.x, g.x), gated<Half>(v.y, g.y), gated<Half>(v.z, g.z), gated<Half>(v.w, g.w)));
-    }
-}
-
-template <bool Half> __global__ void add_scaled_kernel(float *x, const void *branch, const float *scale, int64_t count, int64_t width)
-{
-    for (int64_t i = first_element(); i < count; i += element_step()) x[i] = __fadd_rn(x[i], __fmul_rn(load<Half>(branch, i), scale[i % width]));
-}
-
-template <bool Half> __global__ void add_scaled4_kernel(float *x, const void *branch, const float *scale, int64_t count, int64_t width)
-{
-    for (int64_t k = first_element(); k < count / 4; k += element_step()) {
-        const int64_t i = 4 * k;
-        float4 v = load4<false>(x, i);
-        const float4 b = load4<Half>(branch, i), s = load4<false>(scale, i % width);
-        v.x = __fadd_rn(v.x, __fmul_rn(b.x, s.x));
-        v.y = __fadd_rn(v.y, __fmul_rn(b.y, s.y));
-        v.z = __fadd_rn(v.z, __fmul_rn(b.z, s.z));
-        v.w = __fadd_rn(v.w, __fmul_rn(b.w, s.w));
-        store4<false>(x, i, v);
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const int64_t from = 2 * row * width;
+        if (width % 4 == 0) {
+            for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
+                const float4 v = load4<Half>(x, from + i), g = load4<Half>(x, from + width + i);
+                store4<Half>(out, row * width + i, make_float4(gated<Half>(v.x, g.x), gated<Half>(v.y, g.y), gated<Half>(v.z, g.z), gated<Half>(v.w, g.w)));
+            }
+        } else {
+            for (int64_t i = threadIdx.x; i < width; i += THREADS)
+                store<Half>(out, row * width + i, gated<Half>(load<Half>(x, from + i), load<Half>(x, from + width + i)));
+        }
     }
 }
 
@@ -132,7 +169,7 @@ __global__ void layer_norm_kernel(void *out, const float *x, const float *weight
         const double mean = sum_block(sum) / (double)width;
         for (int64_t i = threadIdx.x; i < width; i += THREADS) squares += ((double)from[i] - mean) * ((double)from[i] - mean);
         squares = sum_block(squares);
-        const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn((float)(squares / (double)width), epsilon)));
+        const float inverse = inverse_root(squares, width, epsilon);
         for (int64_t i = threadIdx.x; i < width; i += THREADS)
             store<Half>(out, row * width + i, __fadd_rn(__fmul_rn(__fmul_rn(__fsub_rn(from[i], (float)mean), inverse), weight[i]), bias[i]));
     }
@@ -154,7 +191,7 @@ __global__ void group_statistics_kernel(float *statistics, const float *x, int64
         squares = sum_block(squares);
         if (threadIdx.x != 0) continue;
         statistics[2 * task] = (float)mean;
-        statistics[2 * task + 1] = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn((float)(squares / (double)size), epsilon)));
+        statistics[2 * task + 1] = inverse_root(squares, size, epsilon);
     }
 }
 
@@ -181,13 +218,12 @@ int h3_video_start_round(void *stream, uint16_t *out, const float *x, int64_t co
 
 int h3_video_start_add_bias(void *stream, uint16_t *out, const uint16_t *bias, int64_t rows, int64_t width)
 {
-    return launch(stream, "add_bias", add_bias_kernel, blocks_for(rows * width), out, bias, rows * width, width);
+    return launch(stream, "add_bias", add_bias_kernel, rows, out, bias, rows, width);
 }
 
 int h3_video_start_embed(void *stream, float *out, const void *tokens, const float *registers, int half, int64_t tiles, int64_t own, int64_t given, int64_t all, int64_t width)
 {
-    const int64_t count = tiles * all * width;
-    return launch(stream, "embed", EITHER(embed_kernel), blocks_for(count), out, tokens, registers, count, own, given, all, width);
+    return launch(stream, "embed", EITHER(embed_kernel), tiles * all, out, tokens, registers, tiles * all, own, given, all, width);
 }
 
 int h3_video_start_rms_norm(void *stream, void *out, const float *x, const float *weight, int half, int64_t rows, int64_t width, float epsilon)
@@ -204,16 +240,12 @@ int h3_video_start_rotate(void *stream, void *qkv, const float *cosine, const fl
 
 int h3_video_start_swiglu(void *stream, void *out, const void *x, int half, int64_t rows, int64_t width)
 {
-    const int64_t count = rows * width;
-    if (width % 4 == 0) return launch(stream, "swiglu4", EITHER(swiglu4_kernel), blocks_for(count / 4), out, x, count, width);
-    return launch(stream, "swiglu", EITHER(swiglu_kernel), blocks_for(count), out, x, count, width);
+    return launch(stream, "swiglu", EITHER(swiglu_kernel), rows, out, x, rows, width);
 }
 
-int h3_video_start_add_scaled(void *stream, float *x, const void *branch, const float *scale, int half, int64_t rows, int64_t width)
+int h3_video_start_add_norm(void *stream, void *out, float *x, const void *branch, const float *scale, const float *weight, int half, int64_t rows, int64_t width, float epsilon)
 {
-    const int64_t count = rows * width;
-    if (width % 4 == 0) return launch(stream, "add_scaled4", EITHER(add_scaled4_kernel), blocks_for(count / 4), x, branch, scale, count, width);
-    return launch(stream, "add_scaled", EITHER(add_scaled_kernel), blocks_for(count), x, branch, scale, count, width);
+    return launch(stream, "add_norm", EITHER(add_norm_kernel), rows, out, x, branch, scale, weight, rows, width, epsilon);
 }
 
 int h3_video_start_layer_norm(void *stream, void *out, const float *x, const float *weight, const float *bias, int half, int64_t tiles, int64_t kept, int64_t all, int64_t width,

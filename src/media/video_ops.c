@@ -81,15 +81,16 @@ static h3_status swiglu(const h3_device *device, h3_tensor *out, const h3_tensor
     return H3_OK;
 }
 
-static h3_status add_scaled(const h3_device *device, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale)
+static h3_status add_norm(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale, const h3_tensor *weight,
+                          float epsilon)
 {
     const int64_t width = scale->shape[0], count = h3_tensor_count(x);
-    (void)device;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < count; i++) {
         const float product = h3_load(branch, i) * h3_load(scale, i % width);
         h3_store(x, i, h3_load(x, i) + product);
     }
+    if (out->data != NULL) return rms_norm(device, out, x, weight, epsilon);
     return H3_OK;
 }
 
@@ -180,7 +181,7 @@ const h3_video_ops *h3_video_ops_cpu(void)
         .rms_norm = rms_norm,
         .rotate = rotate,
         .swiglu = swiglu,
-        .add_scaled = add_scaled,
+        .add_norm = add_norm,
         .layer_norm = layer_norm,
         .group_norm_silu = group_norm_silu,
         .add = add,

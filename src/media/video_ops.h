@@ -58,8 +58,9 @@ typedef struct h3_video_ops {
     h3_status (*rotate)(const h3_device *device, h3_tensor *qkv, const h3_tensor *cosine, const h3_tensor *sine, float epsilon);
     /* out [R,F] a = value * silu(gate), x [R,2F] = [value | gate]; silu rounded, then the product. */
     h3_status (*swiglu)(const h3_device *device, h3_tensor *out, const h3_tensor *x);
-    /* x [R,W] F32 += branch [R,W] a * scale [W] F32, in FP32, product rounded first. */
-    h3_status (*add_scaled)(const h3_device *device, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale);
+    /* x [B,N,W] F32 += branch a * scale [W] F32, in FP32, product rounded first; then out = rms_norm of the new x, unless `out` is absent (data NULL). */
+    h3_status (*add_norm)(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale, const h3_tensor *weight,
+                          float epsilon);
     /* out [B,n,W] a = LayerNorm of the first n tokens of x [B,N,W] F32, biased variance. */
     h3_status (*layer_norm)(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias,
                             float epsilon);

@@ -211,10 +211,12 @@ static h3_status swiglu(const h3_device *device, h3_tensor *out, const h3_tensor
     return started(device, h3_video_start_swiglu(device->stream, out->data, x->data, is_half(x), h3_tensor_count(out) / width, width), "swiglu");
 }
 
-static h3_status add_scaled(const h3_device *device, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale)
+static h3_status add_norm(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale, const h3_tensor *weight,
+                          float epsilon)
 {
     const int64_t width = scale->shape[0];
-    return started(device, h3_video_start_add_scaled(device->stream, x->data, branch->data, scale->data, is_half(branch), h3_tensor_count(x) / width, width), "residual");
+    return started(device, h3_video_start_add_norm(device->stream, out->data, x->data, branch->data, scale->data, weight->data, is_half(branch),
+                                                   h3_tensor_count(x) / width, width, epsilon), "residual");
 }
 
 static h3_status layer_norm(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, float epsilon)
@@ -273,7 +275,7 @@ h3_status h3_video_ops_cuda(const h3_video_ops **out)
 {
     static const h3_video_ops ops = {
         .name = "cuda", .linear = linear, .conv = conv, .attention = attention, .round = round_to_half, .embed = embed, .rms_norm = rms_norm, .rotate = rotate,
-        .swiglu = swiglu, .add_scaled = add_scaled, .layer_norm = layer_norm, .group_norm_silu = group_norm_silu, .add = add, .cut = cut, .join = join,
+        .swiglu = swiglu, .add_norm = add_norm, .layer_norm = layer_norm, .group_norm_silu = group_norm_silu, .add = add, .cut = cut, .join = join,
         .to_rgb = to_rgb,
     };
     *out = &ops;

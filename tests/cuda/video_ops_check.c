@@ -106,9 +106,15 @@ static void check_layers(int32_t dtype, int64_t tiles, int64_t own, int64_t give
     must(gpu_ops->layer_norm(gpu, &kept.device, &stream.device, &weight.device, &bias.device, 1e-5f));
     check_bound(distance(&kept, 0), bound, "layer norm %s, width %lld", type_name(dtype), (long long)width);
     must(gpu->from_host(a.device.data, a.host.data, h3_tensor_bytes(&a.host))); /* the same branch on both sides */
-    must(cpu_ops->add_scaled(h3_device_cpu(), &stream.host, &a.host, &weight.host));
-    must(gpu_ops->add_scaled(gpu, &stream.device, &a.device, &weight.device));
-    check_bound(distance(&stream, 1), 0.0, "scaled sum %s, width %lld, bytes", type_name(dtype), (long long)width);
+    for (int k = 0; k < 2; k++) { /* with a norm behind it, and without */
+        both sum = make(k ? NULL : "stream", dtype, 3, H3_SHAPE(tiles, all, width), 2.0f);
+        h3_tensor none = {0};
+        must(cpu_ops->add_norm(h3_device_cpu(), k ? &none : &sum.host, &stream.host, &a.host, &weight.host, &bias.host, 1e-5f));
+        must(gpu_ops->add_norm(gpu, k ? &none : &sum.device, &stream.device, &a.device, &weight.device, &bias.device, 1e-5f));
+        if (k == 0) check_bound(distance(&sum, 0), bound, "norm of a scaled sum %s, width %lld", type_name(dtype), (long long)width);
+        check_bound(distance(&stream, 1), 0.0, "scaled sum %s, width %lld, bytes", type_name(dtype), (long long)width);
+        release(&sum);
+    }
     must(cpu_ops->embed(h3_device_cpu(), &stream.host, &tokens.host, &registers.host));
     must(gpu_ops->embed(gpu, &stream.device, &tokens.device, &registers.device));
     check_bound(distance(&stream, 1), 0.0, "embedding %s, bytes", type_name(dtype));
