@@ -46,6 +46,8 @@ static h3_status write_frame(const char *folder, int64_t frame, const unsigned c
 h3_status h3_frames_write(const char *folder, const unsigned char *rgb, int64_t count, int64_t height, int64_t width)
 {
     failure failed = {0};
+    if (height < 1 || width < 1 || height > H3_PICTURE_SIDE_LIMIT || width > H3_PICTURE_SIDE_LIMIT)
+        return h3_error(H3_USAGE, "frames of %lld x %lld pixels; 1 to %d a side are possible", (long long)width, (long long)height, H3_PICTURE_SIDE_LIMIT);
     if (count < 1 || count > FRAME_LIMIT) return h3_error(H3_USAGE, "a video of %lld frames; 1 to %d can be written", (long long)count, FRAME_LIMIT);
 #pragma omp parallel for schedule(dynamic)
     for (int64_t i = 0; i < count; i++) {

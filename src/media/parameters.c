@@ -14,14 +14,15 @@
 
 #define FILE_NAME "diffusion_pytorch_model.safetensors"
 #define INDEX_NAME FILE_NAME ".index.json"
-enum { FILE_LIMIT = 1000 };
+enum { FILE_LIMIT = 1000, INDEX_LIMIT = 64 << 20 };
 
 struct h3_parameter_source {
     h3_parameter_list list; /* sorted by name */
     char *prefix;           /* synthetic; NULL for a folder */
     uint64_t seed;
     size_t file_count;
-    h3_safetensors *files;
+    h3_safetensors *files; /* by ascending path once they are checked */
+    char index_sha256[H3_SHA256_HEX]; /* "" for one file */
 };
 
 h3_status h3_parameters_add(h3_parameter_list *list, int32_t rank, const int64_t *shape, const char *name, ...)
@@ -112,7 +113,7 @@ static h3_status open_file(h3_parameter_source *source, const char *folder, cons
     h3_safetensors *larger = realloc(source->files, (source->file_count + 1) * sizeof *larger);
     if (larger == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the shards of %s", folder);
     source->files = larger;
-    H3_TRY(h3_safetensors_open(&source->files[source->file_count], path));
+    H3_TRY(h3_safetensors_open_linked(&source->files[source->file_count], path));
     source->file_count++;
     return H3_OK;
 }
@@ -175,10 +176,26 @@ static h3_status check_contents(const h3_parameter_source *source, const char *f
     return H3_OK;
 }
 
+static int compare_files(const void *a, const void *b) { return strcmp(((const h3_safetensors *)a)->path, ((const h3_safetensors *)b)->path); }
+
+static h3_status open_index(h3_parameter_source *source, const char *folder, const char *index)
+{
+    char *text;
+    size_t size;
+    cJSON *root = NULL;
+    H3_TRY(h3_file_read_linked(&text, &size, index, INDEX_LIMIT, H3_INTEGRITY));
+    h3_status status = h3_sha256(source->index_sha256, text, size);
+    if (status == H3_OK) status = h3_json_parse(&root, text, size, index, H3_INTEGRITY);
+    free(text);
+    if (status == H3_OK) status = open_shards(source, root, folder, index);
+    cJSON_Delete(root);
+    if (status == H3_OK && source->file_count > 0) qsort(source->files, source->file_count, sizeof *source->files, compare_files);
+    return status == H3_OK ? check_contents(source, folder) : status;
+}
+
 static h3_status open_folder(h3_parameter_source *source, const char *folder)
 {
     char index[H3_PATH_MAX], single[H3_PATH_MAX];
-    cJSON *root;
     H3_TRY(h3_path(index, "%s/" INDEX_NAME, folder));
     H3_TRY(h3_path(single, "%s/" FILE_NAME, folder));
     int sharded = access(index, F_OK) == 0, whole = access(single, F_OK) == 0;
@@ -188,10 +205,7 @@ static h3_status open_folder(h3_parameter_source *source, const char *folder)
         H3_TRY(open_file(source, folder, FILE_NAME));
         return check_contents(source, folder);
     }
-    H3_TRY(h3_json_read(&root, index, H3_INTEGRITY));
-    h3_status status = open_shards(source, root, folder, index);
-    cJSON_Delete(root);
-    return status == H3_OK ? check_contents(source, folder) : status;
+    return open_index(source, folder, index);
 }
 
 h3_status h3_parameters_open(h3_parameter_source **out, const char *folder, h3_parameter_list *list)
@@ -274,4 +288,51 @@ int64_t h3_parameters_count(const h3_parameter_source *source)
     int64_t count = 0;
     for (size_t i = 0; i < source->list.count; i++) count += count_of(&source->list.items[i]);
     return count;
+}
+
+static const char *name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+static h3_status describe_files(cJSON *object, const h3_parameter_source *source, const h3_watch *watch)
+{
+    void *memory;
+    H3_TRY(h3_alloc(&memory, source->file_count, sizeof(h3_hash_job), "the digests of an autoencoder"));
+    h3_hash_job *jobs = memory;
+    for (size_t i = 0; i < source->file_count; i++) jobs[i] = (h3_hash_job){.data = source->files[i].image, .size = source->files[i].size};
+    h3_status status = h3_sha256_many(jobs, source->file_count, watch);
+    cJSON_AddStringToObject(object, "kind", "folder");
+    if (source->index_sha256[0] == 0) cJSON_AddNullToObject(object, "index_sha256");
+    else cJSON_AddStringToObject(object, "index_sha256", source->index_sha256);
+    cJSON *shards = cJSON_AddArrayToObject(object, "shards");
+    for (size_t i = 0; i < source->file_count; i++) {
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddItemToArray(shards, item);
+        cJSON_AddStringToObject(item, "path", name_of(source->files[i].path));
+        h3_json_add_integer(item, "size", (int64_t)source->files[i].size);
+        cJSON_AddStringToObject(item, "sha256", jobs[i].sha256);
+    }
+    free(memory);
+    return status;
+}
+
+h3_status h3_parameters_identity(cJSON **out, const h3_parameter_source *source, const h3_watch *watch)
+{
+    cJSON *object = cJSON_CreateObject();
+    h3_status status = H3_OK;
+    *out = NULL;
+    if (object == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the identity of an autoencoder");
+    if (source->prefix == NULL) {
+        status = describe_files(object, source, watch);
+    } else {
+        cJSON_AddStringToObject(object, "kind", "synthetic");
+        cJSON_AddStringToObject(object, "scheme", "h3synth-v1");
+        cJSON_AddStringToObject(object, "prefix", source->prefix);
+        h3_json_add_integer(object, "seed", (int64_t)source->seed);
+    }
+    if (status == H3_OK) *out = object;
+    else cJSON_Delete(object);
+    return status;
 }

@@ -3,6 +3,9 @@
 #ifndef H3_MEDIA_PARAMETERS_H
 #define H3_MEDIA_PARAMETERS_H
 
+#include <cJSON.h>
+
+#include "base/hash_many.h"
 #include "graph/device.h"
 
 typedef struct h3_parameter_shape {
@@ -22,7 +25,7 @@ void h3_parameters_free(h3_parameter_list *list);
 
 typedef struct h3_parameter_source h3_parameter_source;
 
-/* Opens `folder`, which must hold exactly the listed tensors as F32: none missing, additional, doubly stored or of another shape.
+/* Opens `folder` (its files may be links, as hub caches keep them), which must hold exactly the listed tensors as F32: none missing, additional, doubly stored or of another shape.
  * The list is taken over, also on failure. H3_INTEGRITY for whatever is wrong. */
 h3_status h3_parameters_open(h3_parameter_source **out, const char *folder, h3_parameter_list *list);
 /* h3synth-v1 with stream names "<prefix>.<parameter>" (golden README: two or more dimensions base 0, amplitude
@@ -36,6 +39,9 @@ h3_status h3_parameters_read(h3_tensor *out, const h3_parameter_source *source, 
 h3_status h3_parameters_fill(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, const char *name);
 /* Rank and sizes of a parameter; NULL for a name that is not in the list. */
 const h3_parameter_shape *h3_parameters_shape(const h3_parameter_source *source, const char *name);
+/* What the values come from, for manifests (caller deletes): {"kind":"folder","index_sha256" (null for one file),"shards":[{"path","size","sha256"}...]} by
+ * ascending name, or {"kind":"synthetic","scheme":"h3synth-v1","prefix","seed"}. All cores hash; `watch` may be NULL. */
+h3_status h3_parameters_identity(cJSON **out, const h3_parameter_source *source, const h3_watch *watch);
 /* Elements of all listed parameters. */
 int64_t h3_parameters_count(const h3_parameter_source *source);
 

@@ -157,7 +157,7 @@ h3_status h3_video_config_read(h3_video_config *out, const char *path)
 {
     char *text;
     size_t size;
-    H3_TRY(h3_file_read(&text, &size, path, CONFIG_LIMIT, H3_INTEGRITY));
+    H3_TRY(h3_file_read_linked(&text, &size, path, CONFIG_LIMIT, H3_INTEGRITY));
     h3_status status = h3_video_config_parse(out, text, size, path);
     free(text);
     return status;

@@ -330,6 +330,7 @@ static void frames_round_trip(void **state)
     assert_null(back);
     assert_fails(h3_frames_write(in_folder("none"), rgb, 1, ROWS, COLUMNS), H3_ENVIRONMENT, "none");
     assert_fails(h3_frames_write(folder, rgb, 0, ROWS, COLUMNS), H3_USAGE, "0 frames");
+    assert_fails(h3_frames_write(folder, rgb, FRAMES, -ROWS, COLUMNS), H3_USAGE, "14 x -9");
     assert_fails(h3_frames_read(&back, &count, &height, &width, in_folder("none")), H3_INTEGRITY, "none");
 }
 

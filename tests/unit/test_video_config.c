@@ -307,6 +307,42 @@ static void sharded_checkpoints(void **state)
     assert_fails(h3_video_weights_open(&weights, folder), H3_INTEGRITY, "c.safetensors");
 }
 
+/* Hashes of what was read; a hub cache's links are followed, one to nowhere is not. */
+static void identities_and_links(void **state)
+{
+    (void)state;
+    h3_video_weights weights;
+    cJSON *identity;
+    char target[2 * H3_PATH_MAX], link[2 * H3_PATH_MAX], sha256[H3_SHA256_HEX];
+    int64_t size;
+    put_golden_config();
+    put_weights("blob", 0, 0, NULL);
+    snprintf(target, sizeof target, "%s/blob", folder);
+    snprintf(link, sizeof link, "%s/" WHOLE, folder);
+    assert_int_equal(symlink("blob", link), 0);
+    assert_good(h3_video_weights_open(&weights, folder));
+    assert_good(h3_parameters_identity(&identity, weights.source, NULL));
+    assert_good(h3_sha256_file(sha256, target, &size, H3_INTEGRITY));
+    const cJSON *shard = cJSON_GetArrayItem(json_get(identity, "shards"), 0);
+    assert_string_equal(json_text(identity, "kind"), "folder");
+    assert_true(cJSON_IsNull(json_get(identity, "index_sha256")));
+    assert_string_equal(json_text(shard, "path"), WHOLE);
+    assert_string_equal(json_text(shard, "sha256"), sha256);
+    assert_int_equal(json_int(shard, "size"), size);
+    cJSON_Delete(identity);
+    h3_video_config config = weights.config;
+    h3_video_weights_close(&weights);
+    assert_int_equal(unlink(target), 0);
+    assert_fails(h3_video_weights_open(&weights, folder), H3_INTEGRITY, "holds neither");
+    assert_good(h3_video_weights_synthetic(&weights, &config, 7));
+    assert_good(h3_parameters_identity(&identity, weights.source, NULL));
+    assert_string_equal(json_text(identity, "kind"), "synthetic");
+    assert_string_equal(json_text(identity, "prefix"), "video-vae");
+    assert_int_equal(json_int(identity, "seed"), 7);
+    cJSON_Delete(identity);
+    h3_video_weights_close(&weights);
+}
+
 static void additional(h3_safetensors_entry *e, size_t count)
 {
     (void)count;
@@ -407,6 +443,7 @@ int main(void)
         cmocka_unit_test(released_sizes), cmocka_unit_test(synthetic_weights_are_the_goldens), cmocka_unit_test(clips), cmocka_unit_test(tiles),
         cmocka_unit_test(blend_weights), cmocka_unit_test(hostile_configurations), cmocka_unit_test_setup_teardown(hostile_checkpoints, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sharded_checkpoints, set_up, tear_down), cmocka_unit_test_setup_teardown(additional_tensor, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(identities_and_links, set_up, tear_down),
         cmocka_unit_test_setup_teardown(blocks_switched_off, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
