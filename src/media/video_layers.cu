@@ -113,31 +113,37 @@ __global__ void add_norm_kernel(void *out, float *x, const void *branch, const f
     }
 }
 
-/* A warp a head. A pair belongs to one lane, which reads both before it writes them; the sum has read everything by then. */
-template <bool Half>
-__global__ void rotate_kernel(void *qkv, const float *cosine, const float *sine, int64_t count, int64_t tokens, int64_t heads, int64_t dim, int64_t pairs, float epsilon)
+/* One head, by a warp. A pair belongs to one lane, which reads both before it writes them; the sum has read everything by then. */
+template <bool Half> H3_DEVICE void rotate_head(void *qkv, int64_t start, const float *cosine, const float *sine, int lane, int dim, int pairs, float epsilon)
 {
-    const int lane = (int)(threadIdx.x % WARP);
-    for (int64_t task = first_element() / WARP; task < count; task += element_step() / WARP) {
-        const int64_t row = task / (2 * heads), start = (row * 3 * heads + task % (2 * heads)) * dim, angle = row % tokens * pairs;
-        float sum = 0.0f;
-        for (int64_t d = lane; d < dim; d += WARP) {
-            const float value = load<Half>(qkv, start + d);
-            sum = __fadd_rn(sum, __fmul_rn(value, value));
+    float sum = 0.0f;
+    for (int d = lane; d < dim; d += WARP) {
+        const float value = load<Half>(qkv, start + d);
+        sum = __fadd_rn(sum, __fmul_rn(value, value));
+    }
+    sum = sum_warp(sum);
+    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)dim), epsilon)));
+    for (int d = lane; d < dim - pairs; d += WARP) {
+        if (d >= pairs) { /* behind the pairs: not rotated */
+            store<Half>(qkv, start + pairs + d, __fmul_rn(load<Half>(qkv, start + pairs + d), inverse));
+            continue;
         }
-        sum = sum_warp(sum);
-        const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)dim), epsilon)));
-        for (int64_t d = lane; d < dim - pairs; d += WARP) {
-            if (d >= pairs) { /* behind the pairs: not rotated */
-                store<Half>(qkv, start + pairs + d, __fmul_rn(load<Half>(qkv, start + pairs + d), inverse));
-                continue;
-            }
-            const float a = rounded<Half>(__fmul_rn(load<Half>(qkv, start + d), inverse));
-            const float b = rounded<Half>(__fmul_rn(load<Half>(qkv, start + pairs + d), inverse));
-            const float c = cosine[angle + d], s = sine[angle + d];
-            store<Half>(qkv, start + d, __fadd_rn(rounded<Half>(__fmul_rn(a, c)), rounded<Half>(__fmul_rn(-b, s))));
-            store<Half>(qkv, start + pairs + d, __fadd_rn(rounded<Half>(__fmul_rn(b, c)), rounded<Half>(__fmul_rn(a, s))));
-        }
+        const float a = rounded<Half>(__fmul_rn(load<Half>(qkv, start + d), inverse)), b = rounded<Half>(__fmul_rn(load<Half>(qkv, start + pairs + d), inverse));
+        const float c = cosine[d], s = sine[d];
+        store<Half>(qkv, start + d, __fadd_rn(rounded<Half>(__fmul_rn(a, c)), rounded<Half>(__fmul_rn(-b, s))));
+        store<Half>(qkv, start + pairs + d, __fadd_rn(rounded<Half>(__fmul_rn(b, c)), rounded<Half>(__fmul_rn(a, s))));
+    }
+}
+
+/* q's heads, then k's, shared out over the warps of the row's block. */
+template <bool Half>
+__global__ void rotate_kernel(void *qkv, const float *cosine, const float *sine, int64_t rows, int64_t tokens, int heads, int dim, int pairs, float epsilon)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const int64_t angle = row % tokens * pairs, start = row * 3 * heads * dim;
+        for (int head = (int)threadIdx.x / WARP; head < 2 * heads; head += THREADS / WARP)
+            rotate_head<Half>(qkv, start + (int64_t)head * dim, cosine + angle, sine + angle, lane, dim, pairs, epsilon);
     }
 }
 
@@ -234,8 +240,7 @@ int h3_video_start_rms_norm(void *stream, void *out, const float *x, const float
 int h3_video_start_rotate(void *stream, void *qkv, const float *cosine, const float *sine, int half, int64_t rows, int64_t tokens, int64_t heads, int64_t dim, int64_t pairs,
                           float epsilon)
 {
-    const int64_t count = rows * 2 * heads;
-    return launch(stream, "rotate", EITHER(rotate_kernel), blocks_for(count * WARP), qkv, cosine, sine, count, tokens, heads, dim, pairs, epsilon);
+    return launch(stream, "rotate", EITHER(rotate_kernel), rows, qkv, cosine, sine, rows, tokens, heads, dim, pairs, epsilon);
 }
 
 int h3_video_start_swiglu(void *stream, void *out, const void *x, int half, int64_t rows, int64_t width)

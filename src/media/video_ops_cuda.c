@@ -63,6 +63,7 @@ static h3_status plain_linear(const h3_device *device, h3_tensor *out, const h3_
 typedef struct known_product {
     int64_t rows, columns, channels;
     int with_bias;
+    uint32_t alignment; /* of all matrices */
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t weight, x, out;
     cublasLtMatmulAlgo_t algorithm;
@@ -95,17 +96,26 @@ static cublasStatus_t describe(known_product *p)
     return cublasLtMatrixLayoutCreate(&p->out, CUDA_R_16F, (uint64_t)p->columns, (uint64_t)p->rows, p->columns);
 }
 
-/* The heuristic's first algorithm without split-K. Tensors are 16-byte aligned: rows are multiples of eight elements. */
+static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, uint32_t alignment)
+{
+    static const cublasLtMatmulPreferenceAttributes_t ALIGNMENTS[] = {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                                      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint64_t workspace = WORKSPACE;
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
+    LT_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    LT_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    for (int i = 0; i < 4; i++) LT_TRY(cublasLtMatmulPreferenceSetAttribute(preference, ALIGNMENTS[i], &alignment, sizeof alignment));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* The heuristic's first algorithm without split-K. */
 static cublasStatus_t choose(known_product *p)
 {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t choice;
-    const uint64_t workspace = WORKSPACE;
-    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
     int found = 0;
     LT_TRY(cublasLtMatmulPreferenceCreate(&preference));
-    cublasStatus_t code = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    if (code == CUBLAS_STATUS_SUCCESS) code = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+    cublasStatus_t code = prefer(preference, p->alignment);
     if (code == CUBLAS_STATUS_SUCCESS)
         code = cublasLtMatmulAlgoGetHeuristic(lt.handle, p->description, p->weight, p->x, p->out, p->out, preference, 1, &choice, &found);
     cublasLtMatmulPreferenceDestroy(preference);
@@ -123,15 +133,19 @@ static void forget(known_product *p)
     if (p->description != NULL) cublasLtMatmulDescDestroy(p->description);
 }
 
-static cublasStatus_t know(known_product **out, int64_t rows, int64_t columns, int64_t channels, int with_bias)
+static int same_product(const known_product *a, const known_product *b)
+{
+    return a->rows == b->rows && a->columns == b->columns && a->channels == b->channels && a->with_bias == b->with_bias && a->alignment == b->alignment;
+}
+
+static cublasStatus_t know(known_product **out, const known_product *wanted)
 {
     for (int i = 0; i < lt.count; i++) {
-        known_product *p = &lt.products[i];
-        *out = p;
-        if (p->rows == rows && p->columns == columns && p->channels == channels && p->with_bias == with_bias) return CUBLAS_STATUS_SUCCESS;
+        *out = &lt.products[i];
+        if (same_product(*out, wanted)) return CUBLAS_STATUS_SUCCESS;
     }
     if (lt.count == (int)(sizeof lt.products / sizeof *lt.products)) forget(&lt.products[--lt.count]);
-    known_product fresh = {.rows = rows, .columns = columns, .channels = channels, .with_bias = with_bias};
+    known_product fresh = *wanted;
     cublasStatus_t code = describe(&fresh);
     if (code == CUBLAS_STATUS_SUCCESS) code = choose(&fresh);
     if (code != CUBLAS_STATUS_SUCCESS) {
@@ -149,8 +163,11 @@ static cublasStatus_t run(const h3_device *device, h3_tensor *out, const h3_tens
     const int64_t columns = weight->shape[0], channels = h3_tensor_count(weight) / columns;
     const float one = 1.0f, zero = 0.0f;
     const void *vector = bias->data;
+    const uintptr_t places = (uintptr_t)out->data | (uintptr_t)x->data | (uintptr_t)weight->data;
+    const known_product wanted = {.rows = h3_tensor_count(x) / channels, .columns = columns, .channels = channels, .with_bias = with_bias,
+                                  .alignment = places % 256 == 0 ? 256 : 16}; /* rows are multiples of eight elements */
     if (lt.handle == NULL) LT_TRY(cublasLtCreate(&lt.handle));
-    LT_TRY(know(&p, h3_tensor_count(x) / channels, columns, channels, with_bias));
+    LT_TRY(know(&p, &wanted));
     if (with_bias) LT_TRY(cublasLtMatmulDescSetAttribute(p->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
     return cublasLtMatmul(lt.handle, p->description, &one, weight->data, p->weight, x->data, p->x, &zero, out->data, p->out, out->data, p->out, &p->algorithm,
                           lt.workspace, WORKSPACE, device->stream);

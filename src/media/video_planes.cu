@@ -1,4 +1,4 @@
-/* Cutting a video into tiles, joining tiles to a video, and its pixels, on a GPU: one element of the result a thread. The same bits as video_join.c. */
+/* Cutting a video into tiles, joining tiles to a video, and its pixels, on a GPU, each element of the result by itself. The same bits as video_join.c. */
 #include "video_device.cuh"
 
 namespace {
@@ -29,16 +29,16 @@ H3_DEVICE int32_t tile_of(const h3_video_axis &axis, int64_t place)
     return tile;
 }
 
-template <bool Half> H3_DEVICE float raw(const void *rows, const h3_video_join &g, int32_t i, int32_t j, int64_t channel, int64_t frame, int32_t y, int32_t x)
+template <bool Half> H3_DEVICE float raw(const void *rows, const h3_video_join &g, int32_t i, int32_t j, int32_t channel, int32_t frame, int32_t y, int32_t x)
 {
     const int32_t side = g.patch_side;
     const int64_t tokens = (int64_t)g.token_frames * g.token_rows * g.token_columns;
-    const int64_t token = (frame / g.patch_frames * g.token_rows + y / side) * g.token_columns + x / side;
-    const int64_t value = ((channel * g.patch_frames + frame % g.patch_frames) * side + y % side) * side + x % side;
+    const int32_t token = (frame / g.patch_frames * g.token_rows + y / side) * g.token_columns + x / side;
+    const int32_t value = ((channel * g.patch_frames + frame % g.patch_frames) * side + y % side) * side + x % side;
     return load<Half>(rows, (((int64_t)i * g.columns.count + j) * tokens + token) * g.channels * g.patch_frames * side * side + value);
 }
 
-template <bool Half> H3_DEVICE float joined(const void *rows, const h3_video_join &g, int64_t channel, int64_t frame, int32_t row, int32_t column)
+template <bool Half> H3_DEVICE float joined(const void *rows, const h3_video_join &g, int32_t channel, int32_t frame, int32_t row, int32_t column)
 {
     const int32_t i = tile_of(g.rows, row), j = tile_of(g.columns, column), y = row - g.rows.start[i], x = column - g.columns.start[j];
     const int32_t above = i > 0 ? g.rows.overlap[i - 1] : 0, left = j > 0 ? g.columns.overlap[j - 1] : 0;
@@ -48,15 +48,18 @@ template <bool Half> H3_DEVICE float joined(const void *rows, const h3_video_joi
     return value;
 }
 
-template <bool Half> __global__ void join_kernel(void *out, const void *rows, h3_video_join g, int64_t count)
+/* A block a line of the picture. */
+template <bool Half> __global__ void join_kernel(void *out, const void *rows, h3_video_join g, int64_t lines)
 {
-    for (int64_t i = first_element(); i < count; i += element_step()) {
-        const int32_t column = (int32_t)(i % g.columns.size), row = (int32_t)(i / g.columns.size % g.rows.size);
-        const int64_t rest = i / g.columns.size / g.rows.size, channel = rest % g.channels, frame = rest / g.channels;
-        const int64_t to = (((g.target_frame + frame) * g.channels + channel) * g.rows.size + row) * g.columns.size + column;
-        float value = joined<Half>(rows, g, channel, g.source_frame + frame, row, column);
-        if (frame < g.blend_frames) value = blend<Half>(load<Half>(out, to), value, frame, g.blend_frames);
-        store<Half>(out, to, value);
+    for (int64_t line = blockIdx.x; line < lines; line += gridDim.x) {
+        const int32_t row = (int32_t)(line % g.rows.size);
+        const int64_t rest = line / g.rows.size, channel = rest % g.channels, frame = rest / g.channels;
+        const int64_t to = (((g.target_frame + frame) * g.channels + channel) * g.rows.size + row) * g.columns.size;
+        for (int32_t column = (int32_t)threadIdx.x; column < g.columns.size; column += THREADS) {
+            float value = joined<Half>(rows, g, (int32_t)channel, g.source_frame + (int32_t)frame, row, column);
+            if (frame < g.blend_frames) value = blend<Half>(load<Half>(out, to + column), value, frame, g.blend_frames);
+            store<Half>(out, to + column, value);
+        }
     }
 }
 
@@ -83,8 +86,8 @@ int h3_video_start_cut(void *stream, void *out, const float *x, int half, const 
 
 int h3_video_start_join(void *stream, void *out, const void *rows, int half, const h3_video_join *join)
 {
-    const int64_t count = (int64_t)join->frames * join->channels * join->rows.size * join->columns.size;
-    return launch(stream, "join", EITHER(join_kernel), blocks_for(count), out, rows, *join, count);
+    const int64_t lines = (int64_t)join->frames * join->channels * join->rows.size;
+    return launch(stream, "join", EITHER(join_kernel), lines, out, rows, *join, lines);
 }
 
 int h3_video_start_to_rgb(void *stream, unsigned char *out, const void *video, int half, int64_t frames, int64_t height, int64_t width, unsigned long long *bad)
