@@ -41,9 +41,10 @@ h3_video_axis h3_video_axis_shrink(const h3_video_axis *axis, int64_t unit)
 h3_status h3_video_clips_plan(h3_video_clips *out, const h3_video_config *config, int64_t latents)
 {
     const h3_video_sizes s = h3_video_sizes_of(config);
-    const int64_t missing = latents < 1 ? 0 : (s.chunk_latents - (latents + config->token_drop) % s.chunk_latents) % s.chunk_latents;
+    const int usable = latents > 0 && latents <= INT32_MAX / 64;
+    const int64_t missing = usable ? (s.chunk_latents - (latents + config->token_drop) % s.chunk_latents) % s.chunk_latents : 0;
     *out = (h3_video_clips){.latents = latents};
-    if (latents > 0 && latents <= INT32_MAX / 64) out->count = (latents + config->token_drop + missing) / s.chunk_latents - 1;
+    if (usable) out->count = (latents + config->token_drop + missing) / s.chunk_latents - 1;
     if (out->count < 1)
         return h3_error(H3_USAGE, "a video of %lld latent frames cannot be decoded; at least %lld are needed", (long long)latents,
                         (long long)(s.chunk_latents - config->token_drop + 1));
