@@ -85,11 +85,11 @@ HAND_OFF := $(and $(CUDA),$(NCCL_LIBS))
 SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
 COMMON := $(BASE) -D_GNU_SOURCE -g -ffile-prefix-map=$(CURDIR)=. $(WARNINGS) $(SANITIZER) $(EXTRA_CFLAGS) -Iinclude
-SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS)
+SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS) $(PNG_CFLAGS)
 LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS)) $(if $(HAND_OFF),-DH3_NCCL $(NCCL_CFLAGS))
 TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS) $(SNDFILE_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS) -lstdc++) $(if $(HAND_OFF),$(NCCL_LIBS)) -ldl -lm -lpthread
+LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(PNG_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUBLAS_LIBS) $(CUDA_LIBS) -lstdc++) $(if $(HAND_OFF),$(NCCL_LIBS)) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
 FLAGS_provider := $(KERNEL_BASE) -O3
@@ -194,7 +194,7 @@ candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS
 tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
-cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda audio_cuda attention_cudnn libinject.so)
+cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda audio_cuda video_cuda attention_cudnn libinject.so)
 
 # --- compiling ------------------------------------------------------------------------------------------------------
 
@@ -242,6 +242,9 @@ $(BUILD)/tests/audio_cuda: $(call objects,$(AUDIO_CUDA_SOURCES)) $(BUILD)/libh3.
 $(BUILD)/tests/device_cuda: $(call objects,tests/cuda/device_cuda.c) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
+$(BUILD)/tests/video_cuda: $(call objects,tests/cuda/video_cuda.c tests/cuda/video_ops_check.c tests/unit/golden.c) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
 $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
@@ -280,7 +283,7 @@ $(BUILD)/tests/lib%.so: tests/candidates/%.c $(BUILD)/flags.key $(BUILD)/revisio
 ifneq ($(EMULATE_CUDA),)
 $(EMULATOR): $(EMULATOR_SOURCES) $(wildcard tests/cuda/emulate*.h) $(BUILD)/flags.key
 	$(call run,LD,$(CC) $(COMMON) -Isrc -fPIC -c src/qualify/tensor_core.c -o $@.o && $(CXX) -shared $(NVCC_FLAGS) $(EMULATOR_FLAGS) -DH3_EMULATE_MEMORY $(filter %.cpp,$^) $@.o -o $@)
-$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(BUILD)/tests/attention_cudnn $(BUILD)/tests/audio_cuda $(BUILD)/tests/device_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
+$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(BUILD)/tests/attention_cudnn $(BUILD)/tests/audio_cuda $(BUILD)/tests/device_cuda $(BUILD)/tests/video_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
 endif
 
 # $(call kernel_rules,FOLDER,KIND,DEVICE,BUILD)

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "base/half.h"
 #include "h3/operator.h"
 
 #include "emulate.h"
@@ -176,9 +177,8 @@ struct multiply {
 
 uint16_t half_of(uint32_t pair, unsigned which) { return (uint16_t)(pair >> 16 * which); }
 
-void act_multiply(void *const *lanes)
+void spread(uint16_t a[16][16], uint16_t b[8][16], void *const *lanes)
 {
-    uint16_t a[16][16], b[8][16];
     for (unsigned i = 0; i < WARP; i++) {
         const multiply *mine = static_cast<multiply *>(lanes[i]);
         for (unsigned e = 0; e < 2; e++) {
@@ -187,6 +187,26 @@ void act_multiply(void *const *lanes)
             for (unsigned part = 0; part < 2; part++) b[i / 4][k + part * 8] = half_of(mine->b[part], e);
         }
     }
+}
+
+void act_multiply_half(void *const *lanes)
+{
+    uint16_t a[16][16], b[8][16];
+    spread(a, b, lanes);
+    for (unsigned i = 0; i < WARP; i++) {
+        float *d = static_cast<multiply *>(lanes[i])->d;
+        for (unsigned e = 0; e < 4; e++) {
+            double sum = d[e];
+            for (unsigned k = 0; k < 16; k++) sum += (double)h3_f16_to_f32(a[i / 4 + e / 2 * 8][k]) * (double)h3_f16_to_f32(b[i % 4 * 2 + e % 2][k]);
+            d[e] = (float)sum;
+        }
+    }
+}
+
+void act_multiply(void *const *lanes)
+{
+    uint16_t a[16][16], b[8][16];
+    spread(a, b, lanes);
     for (unsigned i = 0; i < WARP; i++) {
         float *d = static_cast<multiply *>(lanes[i])->d;
         for (unsigned e = 0; e < 4; e++) d[e] = h3_tensor_core_step(a[i / 4 + e / 2 * 8], b[i % 4 * 2 + e % 2], d[e]);
@@ -308,6 +328,12 @@ void h3_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     multiply mine = {d, a, {b0, b1}};
     meet("mma", &mine, act_multiply);
+}
+
+void h3_mma_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    multiply mine = {d, a, {b0, b1}};
+    meet("mma of half precision", &mine, act_multiply_half);
 }
 
 void h3_copy16(uint16_t *to, const uint16_t *from, bool valid)

@@ -58,6 +58,13 @@ inline uint32_t __float_as_uint(float value)
     return bits;
 }
 
+template <class T> inline T atomicAdd(T *to, T value) /* one thread at a time */
+{
+    const T before = *to;
+    *to += value;
+    return before;
+}
+
 inline float __uint_as_float(uint32_t bits)
 {
     float value;
@@ -80,6 +87,7 @@ inline uint32_t h3_bf_pair(float low, float high)
 
 /* Tensor-core building blocks; tile.cuh says what they do. */
 void h3_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void h3_mma_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1); /* of half precision; sums in double, rounded once */
 void h3_ldmatrix(uint32_t (&r)[4], const uint16_t *row);
 void h3_ldmatrix_transposed(uint32_t (&r)[4], const uint16_t *row);
 void h3_copy16(uint16_t *to, const uint16_t *from, bool valid);
