@@ -55,7 +55,8 @@ static const h3_sdpa *find(int device, const h3_sdpa_shape *shape)
     if (made == NULL) return &no_memory;
     made->device = device;
     made->shape = *shape;
-    const cudnnStatus_t status = find_handle(device, &handle);
+    /* For one query row cuDNN 9.14 takes an engine whose repeats differ, and says nothing of it. */
+    const cudnnStatus_t status = shape->queries > 1 ? find_handle(device, &handle) : CUDNN_STATUS_NOT_SUPPORTED;
     if (status == CUDNN_STATUS_SUCCESS) h3_sdpa_build(&made->sdpa, &made->parts, shape, handle, NULL);
     else made->sdpa.status = (int)status;
     cudaGetLastError(); /* what cuDNN tried in vain is no error of the next launch */
