@@ -21,12 +21,14 @@ ifneq ($(FAST_MATH),)
 export H3_CLEAN_BUILD := 0
 endif
 
-.PHONY: help deps config all candidate demo check bench install clean
+.PHONY: help deps config all candidate demo check check-cuda bench install clean
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
 
 #: make demo      a whole qualification of a small model on this machine, from checkpoint to verdict
 #: make check     builds everything and runs every test; TESTS='glob' picks some, for example TESTS='test_gate*'
+#:
+#: make CUDA=1 check-cuda   what needs a GPU, cheapest first; PARTS='names' picks some (tests/cuda/run_all.sh --list)
 #:
 #: make deps      installs the distribution's missing packages (as root or through sudo)
 #: make all       builds what this machine can build: bin/, lib/h3/
@@ -38,7 +40,7 @@ help:
 #: Variables
 #:   SANITIZE=1   address and undefined-behaviour sanitizers, in build/sanitize
 #:   FAST_MATH=1  the candidate with -ffast-math, in build/fast-math: a library that the gate must refuse
-#:   MPI_HOME HDF5_HOME CJSON_HOME OPENSSL_HOME OPENBLAS_HOME CMOCKA_HOME CUDA_HOME NCCL_HOME CUDNN_HOME
+#:   MPI_HOME HDF5_HOME CJSON_HOME OPENSSL_HOME OPENBLAS_HOME PNG_HOME CMOCKA_HOME SNDFILE_HOME CUDA_HOME NCCL_HOME CUDNN_HOME
 #:                where a dependency is; without one pkg-config is asked
 #:   V=1          whole compiler command lines; EXTRA_CFLAGS='...' adds to them
 #:
@@ -65,6 +67,12 @@ check: deps
 	+@$(LOGGED) check-build
 	+@$(INNER) cuda-check
 	@tests/run $(if $(TESTS),--match '$(TESTS)')
+
+# Without a GPU it ends before anything is built.
+check-cuda:
+	@tests/cuda/run_all.sh --need-gpu
+	+@$(LOGGED) CUDA=1 cuda-tests
+	@tests/cuda/run_all.sh $(if $(PARTS),--parts '$(PARTS)')
 
 bench: deps
 	+@$(LOGGED) bench-build

@@ -1,12 +1,14 @@
 # How things are compiled. Called by the Makefile; run it from the project's root.
 #
 # Sources are found by their place:
-#   src/SUBJECT/*.c              the library that everything shares, libh3.a
+#   src/SUBJECT/*.c              the library that everything shares, libh3.a; with CUDA=1 *.cu too
 #   workers/h3_X.c               bin/h3_X; any other workers/*.c is linked into every program
 #   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
+#   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so: what tests/cuda/run_all.sh runs on a GPU
 #   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
+#   tests/cuda/hand_off_probe.c  build/tests/hand_off_probe, on an emulated GPU and NCCL (where their headers are)
 #   bench/X.c                    build/bench/X
 
 MAKEFLAGS += --no-builtin-rules
@@ -41,7 +43,7 @@ $(call make_folders,$(BUILD))
 
 # --- dependencies ---------------------------------------------------------------------------------------------------
 
-HOMES := MPI HDF5 CJSON OPENSSL OPENBLAS CMOCKA PNG FFMPEG CUDA CUBLAS CUDNN NCCL
+HOMES := MPI HDF5 CJSON OPENSSL OPENBLAS CMOCKA SNDFILE PNG FFMPEG CUDA CUBLAS CUDNN NCCL
 $(call keep,$(BUILD)/config.key,$(CC) $(foreach h,$(HOMES),$h=$($h_HOME)) $(PKG_CONFIG_PATH) $(PATH))
 include $(BUILD)/config.mk
 $(BUILD)/config.mk: scripts/detect.sh $(BUILD)/config.key $(wildcard /var/lib/dpkg/status)
@@ -67,21 +69,27 @@ endif
 ifneq ($(and $(CUDA),$(wildcard $(BUILD)/config.mk),$(if $(NVCC),,missing)),)
 $(error CUDA=1 needs the CUDA toolkit: put nvcc on PATH or set CUDA_HOME)
 endif
+CUDA_HEADERS := $(CUDA_LIBS)
+NCCL_HEADERS := $(NCCL_LIBS)
 # A GPU on the host: what stands for the CUDA libraries.
 EMULATOR := $(BUILD)/libcuda_emulated.so
 ifneq ($(EMULATE_CUDA),)
 CUDA_LIBS := -L$(BUILD) -Wl,-rpath,$(CURDIR)/$(BUILD) -lcuda_emulated
 CUBLAS_LIBS := -Wl,-Bsymbolic
-CUDNN_LIBS :=
+# Of cuDNN only the header is needed.
+CUDNN_LIBS := $(if $(CUDNN_LIBS),-Wl$(comma)-Bsymbolic)
+NCCL_LIBS := $(if $(NCCL_CFLAGS)$(NCCL_LIBS),$(CUDA_LIBS))
 endif
+# With CUDA and NCCL hidden states go from GPU to GPU (src/dist/link_nccl.c).
+HAND_OFF := $(and $(CUDA),$(NCCL_LIBS))
 SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
 COMMON := $(BASE) -D_GNU_SOURCE -g -ffile-prefix-map=$(CURDIR)=. $(WARNINGS) $(SANITIZER) $(EXTRA_CFLAGS) -Iinclude
-SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS)
-LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS))
-TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS)
+SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS) $(PNG_CFLAGS)
+LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS)) $(if $(HAND_OFF),-DH3_NCCL $(NCCL_CFLAGS))
+TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS) $(SNDFILE_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUDA_LIBS)) -ldl -lm -lpthread
+LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(PNG_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUBLAS_LIBS) $(CUDA_LIBS) -lstdc++) $(if $(HAND_OFF),$(NCCL_LIBS)) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
 FLAGS_provider := $(KERNEL_BASE) -O3
@@ -89,6 +97,7 @@ FLAGS_candidate := $(KERNEL_BASE) -fopenmp $(if $(FAST_MATH),-ffast-math -DH3_FA
 CFLAGS_provider := $(COMMON) $(FLAGS_provider) $(OPENBLAS_CFLAGS)
 CFLAGS_candidate := $(COMMON) $(FLAGS_candidate)
 LIBS_provider_cpu := $(OPENBLAS_LIBS)
+FLAGS_provider_cuda := $(if $(CUDNN_LIBS),-DH3_CUDNN $(CUDNN_CFLAGS))
 LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++
 LIBS_candidate_cuda := $(if $(EMULATE_CUDA),-Wl$(comma)-Bsymbolic) $(CUDA_LIBS) -lstdc++
 # nodelete: OpenMP's threads live on after dlclose and must find their code where it was.
@@ -103,6 +112,7 @@ ifneq ($(EMULATE_CUDA),)
 # The C++ compiler in nvcc's place. Symbols are shared with the emulator, so none is hidden.
 NVCC := $(CXX) -x c++
 NVCC_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -fPIC -fno-gnu-unique $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS)
+EMULATOR_FLAGS := $(FLAGS_provider_cuda)
 endif
 
 # --- revision -------------------------------------------------------------------------------------------------------
@@ -134,7 +144,17 @@ PROBE_SOURCES := $(sort $(wildcard tests/mpi/*.c))
 WRONG_SOURCES := $(sort $(wildcard tests/candidates/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large)
-GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c tests/cuda/released.c tests/unit/golden.c
+WHOLE_SOURCES := $(patsubst %,tests/cuda/%.c,whole whole_full whole_generation sampled released)
+GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c $(WHOLE_SOURCES) tests/unit/golden.c
+SDPA_PLANS_SOURCES := $(wildcard tests/cuda/sdpa_plans.c kernels/provider/cuda/sdpa_graph.c)
+SDPA_PLANS := $(if $(EMULATE_CUDA),,$(if $(SDPA_PLANS_SOURCES),$(BUILD)/tests/sdpa_plans))
+ATTENTION_CUDNN_SOURCES := $(patsubst %,tests/cuda/%.c,attention_cudnn check problem run)
+# The hand-off between GPUs with its failures, without a GPU: only the sources that know of CUDA or NCCL are compiled again.
+HAND_OFF_SOURCES := tests/cuda/hand_off_probe.c $(wildcard src/dist/*.c) $(wildcard src/graph/device*.c)
+HAND_OFF_GPU := tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,memory.cpp stream.cpp failure.cpp nccl.cpp)
+HAND_OFF_KERNELS := $(wildcard src/graph/device*.cu)
+HAND_OFF_PROBE := $(if $(and $(CUDA_HEADERS),$(NCCL_HEADERS),$(wildcard tests/cuda/hand_off_probe.c)),$(BUILD)/tests/hand_off_probe)
+AUDIO_CUDA_SOURCES := tests/cuda/audio_cuda.c tests/unit/golden.c
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
 KERNEL_FOLDERS := $(if $(CUDA),$(KERNEL_FOLDERS),$(filter-out %/cuda,$(KERNEL_FOLDERS)))
@@ -157,23 +177,24 @@ $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
     $(foreach f,$(KERNEL_FOLDERS),$(call kernel_build,$(call kind_of,$f))/obj/$f) \
     $(BIN) $(LIB) $(CANDIDATE_LIB) $(BUILD)/tests $(BUILD)/bench))
 
-$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
-$(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS))
+$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(FLAGS_provider_cuda))
+$(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(FLAGS_provider_cuda))
 # A source that went away must leave the archives and libraries too.
-$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
+$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(SNDFILE_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(if $(CUDA),$(filter src/%,$(CUDA_SOURCES))) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
 
 # --- goals ----------------------------------------------------------------------------------------------------------
 
-.PHONY: all programs kernels candidate tests check-build bench-build cuda-check install
+.PHONY: all programs kernels candidate tests check-build bench-build cuda-tests cuda-check install
 all: config programs kernels
 	@mk/build_line.sh $(BUILD) $(BIN) $(LIB)
 	@$(if $(FAST_MATH),echo 'build    $(CANDIDATE_LIB)/ candidate with -ffast-math: use it with H3_LIB=$(CANDIDATE_LIB)',:)
 programs: need-build $(BUILD)/libh3.a $(PROGRAMS)
 kernels: need-build $(KERNELS)
 candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS))
-tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG)
+tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
+cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda audio_cuda video_cuda attention_cudnn libinject.so)
 
 # --- compiling ------------------------------------------------------------------------------------------------------
 
@@ -200,7 +221,7 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags.key
 	$(call run,NV,$(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
 $(call objects,$(filter-out kernels/%,$(REVISION_SOURCES))): $(BUILD)/revision.key
 
-$(BUILD)/libh3.a: $(call objects,$(LIBRARY_SOURCES)) $(BUILD)/sources.key
+$(BUILD)/libh3.a: $(call objects,$(LIBRARY_SOURCES)) $(if $(CUDA),$(filter $(BUILD)/obj/src/%,$(CUDA_OBJECTS))) $(BUILD)/sources.key
 	$(call run,AR,rm -f $@ && $(AR) rcs $@ $(filter %.o,$^))
 
 WORKER_OBJECTS := $(call objects,$(WORKER_SOURCES))
@@ -208,16 +229,49 @@ $(BIN)/%: $(BUILD)/obj/workers/%.o $(WORKER_OBJECTS) $(BUILD)/libh3.a $(BUILD)/s
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
 $(BUILD)/tests/test_%: $(BUILD)/obj/tests/unit/test_%.o $(call objects,$(TEST_SHARED_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
-	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(CMOCKA_LIBS) $(LIBS) -o $@)
+	$(call run,LD,$(CC) $(LINK) $(filter %.o,$^) $(filter %.a,$^) $(CMOCKA_LIBS) $(SNDFILE_LIBS) $(LIBS) -o $@)
+
+$(BUILD)/tests/test_whole: $(call objects,$(WHOLE_SOURCES))
 
 $(BUILD)/tests/golden_cuda: $(call objects,$(GOLDEN_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+$(BUILD)/tests/audio_cuda: $(call objects,$(AUDIO_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+$(BUILD)/tests/device_cuda: $(call objects,tests/cuda/device_cuda.c) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+$(BUILD)/tests/video_cuda: $(call objects,tests/cuda/video_cuda.c tests/cuda/video_ops_check.c tests/unit/golden.c) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
 $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
+# LD_PRELOAD for error injection
+$(BUILD)/tests/libinject.so: tests/cuda/inject.c $(BUILD)/flags.key
+	$(call run,LD,$(CC) $(COMMON) $(CUDA_CFLAGS) -fPIC -shared $(SANITIZER) $< -ldl -o $@)
+
+$(BUILD)/tests/attention_cudnn: $(call objects,$(ATTENTION_CUDNN_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+# Needs cuDNN and no GPU, so it is built with the tests, CUDA=1 or not.
+$(BUILD)/tests/sdpa_plans: $(SDPA_PLANS_SOURCES) $(BUILD)/flags.key $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(COMMON) $(if $(CUDNN_LIBS),$(FLAGS_provider_cuda) $(CUDA_CFLAGS)) -Ikernels/provider/cuda -MMD -MP -MF $(BUILD)/obj/tests/cuda/sdpa_plans.d $(LINK) $(SDPA_PLANS_SOURCES) $(if $(CUDNN_LIBS),$(CUDNN_LIBS)) -o $@)
+
 $(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
+
+HAND_OFF_OBJECTS := $(HAND_OFF_SOURCES:%.c=$(BUILD)/obj/hand_off/%.o) $(HAND_OFF_GPU:%.cpp=$(BUILD)/obj/hand_off/%.o) $(HAND_OFF_KERNELS:%=$(BUILD)/obj/hand_off/%.o)
+$(call make_folders,$(sort $(dir $(HAND_OFF_OBJECTS))))
+$(BUILD)/obj/hand_off/%.o: %.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) -UH3_CUDA -DH3_CUDA -UH3_NCCL -DH3_NCCL $(CUDA_CFLAGS) $(NCCL_CFLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/hand_off/%.o: %.cpp $(BUILD)/flags.key
+	$(call run,CXX,$(CXX) -std=c++17 -O2 -g $(WARNINGS) $(SANITIZER) -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS) $(NCCL_CFLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/hand_off/%.cu.o: %.cu $(BUILD)/flags.key
+	$(call run,CXX,$(CXX) -x c++ -std=c++17 -O2 -g -ffp-contract=off $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_HEADERS) -MMD -MF $(@:.o=.d) -c $< -o $@)
+$(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUBLAS_LIBS) $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
 
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
@@ -228,14 +282,14 @@ $(BUILD)/tests/lib%.so: tests/candidates/%.c $(BUILD)/flags.key $(BUILD)/revisio
 
 ifneq ($(EMULATE_CUDA),)
 $(EMULATOR): $(EMULATOR_SOURCES) $(wildcard tests/cuda/emulate*.h) $(BUILD)/flags.key
-	$(call run,LD,$(CC) $(COMMON) -Isrc -fPIC -c src/qualify/tensor_core.c -o $@.o && $(CXX) -shared $(NVCC_FLAGS) -DH3_EMULATE_MEMORY $(filter %.cpp,$^) $@.o -o $@)
-$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
+	$(call run,LD,$(CC) $(COMMON) -Isrc -fPIC -c src/qualify/tensor_core.c -o $@.o && $(CXX) -shared $(NVCC_FLAGS) $(EMULATOR_FLAGS) -DH3_EMULATE_MEMORY $(filter %.cpp,$^) $@.o -o $@)
+$(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(BUILD)/tests/attention_cudnn $(BUILD)/tests/audio_cuda $(BUILD)/tests/device_cuda $(BUILD)/tests/video_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
 endif
 
 # $(call kernel_rules,FOLDER,KIND,DEVICE,BUILD)
 define kernel_rules
 $4/obj/$1/%.o: $1/%.c $4/flags.key
-	$$(call run,CC,$$(CC) $$(CFLAGS_$2) $$(if $$(filter cuda,$3),$$(CUDA_CFLAGS)) $$(if $$(filter cuda,$3),-DH3_BUILD_ARCHITECTURES='"$$(CUDA_ARCHITECTURES:%=sm_%)"') $$(call revision_of,$$<,$$(if $$(filter cuda,$3),$$(NVCC_FLAGS),$$(FLAGS_$2))) $$(depend) -c $$< -o $$@)
+	$$(call run,CC,$$(CC) $$(CFLAGS_$2) $$(if $$(filter cuda,$3),$$(CUDA_CFLAGS) $$(FLAGS_$2_cuda)) $$(if $$(filter cuda,$3),-DH3_BUILD_ARCHITECTURES='"$$(CUDA_ARCHITECTURES:%=sm_%)"') $$(call revision_of,$$<,$$(if $$(filter cuda,$3),$$(NVCC_FLAGS),$$(FLAGS_$2))) $$(depend) -c $$< -o $$@)
 $4/obj/$1/%.cu.o: $1/%.cu $4/flags.key
 	$$(call run,NV,$$(NVCC) $$(NVCC_FLAGS) -MMD -MF $$(@:.o=.d) -c $$< -o $$@)
 $(patsubst %.c,$4/obj/%.o,$(filter $1/%,$(REVISION_SOURCES))): $(BUILD)/revision.key

@@ -16,7 +16,7 @@ packages=(
     libhdf5-dev hdf5-tools                              # artifacts
     libcjson-dev libssl-dev openssl libpng-dev zstd     # JSON, digests and signatures, frames, archives
     libopenblas-dev                                     # provider products on CPU
-    libcmocka-dev                                       # unit tests
+    libcmocka-dev libsndfile1-dev                       # unit tests, their second reader of sound files
     slurmctld slurmd slurm-client munge                 # the tests of jobs/ start a Slurm of their own
 )
 

@@ -122,7 +122,8 @@ find_library cJSON    CJSON    cjson/cJSON.h  -lcjson    'libcjson'        build
 find_library OpenSSL  OPENSSL  openssl/evp.h  -lcrypto   'libcrypto'       build  libssl-dev       'SHA-256, signatures'
 find_library OpenBLAS OPENBLAS cblas.h        -lopenblas 'openblas'        build  libopenblas-dev  'provider products on CPU'
 find_library cmocka   CMOCKA   cmocka.h       -lcmocka   'cmocka'          check  libcmocka-dev    'unit tests'
-find_library libpng   PNG      png.h          -lpng      'libpng'          option libpng-dev       'frames'
+find_library sndfile  SNDFILE  sndfile.h      -lsndfile  'sndfile'         check  libsndfile1-dev  'second reader of sound files in tests'
+find_library libpng   PNG      png.h          -lpng      'libpng'          build  libpng-dev       'frames'
 find_library FFmpeg   FFMPEG   libavformat/avformat.h '-lavformat -lavcodec -lswresample -lavutil' 'libavformat' \
     option libavformat-dev 'preview media'
 find_cuda

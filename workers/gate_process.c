@@ -36,6 +36,8 @@ static h3_status wait_for(h3_gate *gate, pid_t child, double limit)
         usleep(5000);
     }
     if (WIFEXITED(code) && WEXITSTATUS(code) == 0) return H3_OK;
+    if (WIFEXITED(code) && WEXITSTATUS(code) == H3_ENVIRONMENT) /* it has said what it lacks */
+        return h3_error(H3_ENVIRONMENT, "the gate's second process (device %s %d) could not go on; run h3_candidate_gate again", h3_device_name(gate->device_kind), gate->device->index);
     if (WIFEXITED(code)) return h3_error(H3_FAILED, "the gate's second process ended with exit code %d", WEXITSTATUS(code));
     return h3_error(H3_FAILED, "the gate's second process was ended by signal %d", WTERMSIG(code));
 }

@@ -161,6 +161,7 @@ static h3_status check_block0(gate_stage *g)
         status = h3_gate_block0(&g->gate, &s->plan.layouts[l], &result->layouts[l]);
     }
     if (status == H3_OK) status = h3_gate_second_process(&g->gate, &s->args, result->layouts, s->ranks.rank, s->ranks.count, h3_clock() - start);
+    if (status == H3_ENVIRONMENT) h3_stage_relay(s, status); /* the others may be at their layouts for long */
     H3_TRY(h3_ranks_agree(&s->ranks, status));
     H3_TRY(h3_ranks_gather(&s->ranks, result->layouts, result->layout_count * sizeof *result->layouts, &all, &sizes));
     for (int rank = 0; all != NULL && rank < s->ranks.count; rank++) {
@@ -415,7 +416,7 @@ static h3_status run_stage(h3_stage *s)
 
 int main(int argc, char **argv)
 {
-    h3_stage s = {0};
+    h3_stage s = {.hands_on = 1};
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_GATE, help, &done);
     if (status != H3_OK || done) return h3_exit(s.args.program, status);

@@ -83,7 +83,7 @@ static h3_status run_stage(h3_stage *s)
 
 int main(int argc, char **argv)
 {
-    h3_stage s = {0};
+    h3_stage s = {.hands_on = 1};
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN, help, &done);
     if (status != H3_OK || done) return h3_exit(s.args.program, status);

@@ -208,7 +208,7 @@ static h3_status run_stage(h3_stage *s)
 
 int main(int argc, char **argv)
 {
-    h3_stage s = {.resumable = 1};
+    h3_stage s = {.resumable = 1, .hands_on = 1};
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_SIDE, help, &done);
     if (status == H3_OK && !done && s.args.side == NULL)

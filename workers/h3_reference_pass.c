@@ -187,7 +187,7 @@ static h3_status run_stage(h3_stage *s)
 
 int main(int argc, char **argv)
 {
-    h3_stage s = {.preflight = preflight};
+    h3_stage s = {.hands_on = 1, .preflight = preflight};
     int done;
     h3_status status = h3_args_parse(&s.args, argc, argv, H3_ARG_PLAN | H3_ARG_CASE, help, &done);
     if (status != H3_OK || done) return h3_exit(s.args.program, status);

@@ -122,13 +122,26 @@ static h3_status finish(h3_stage *s, h3_thresholds *made, const h3_manifest *man
     return status;
 }
 
+static h3_status compute(h3_stage *s, const h3_manifest *manifest, h3_thresholds *made)
+{
+    h3_tensor_source source = {.ranks = &s->ranks, .device = s->device, .provider = &s->provider, .weights = s->weights, .manifest = manifest,
+                               .run_folder = s->args.run};
+    h3_progress progress;
+    int64_t first, blocks;
+    H3_TRY(h3_block_range(s->ranks.rank, s->ranks.count, h3_weights_config(s->weights)->num_layers, &first, &blocks));
+    h3_progress_start(&progress, "stage 2  threshold freeze", "blocks", blocks * (int64_t)s->plan.layout_count);
+    h3_status status = h3_thresholds_compute(made, &s->plan, &source, s->ranks.rank, s->ranks.count, &progress);
+    h3_progress_end(&progress);
+    h3_tensor_source_close(&source);
+    return status;
+}
+
 static h3_status freeze(h3_stage *s, h3_manifest *manifest, h3_thresholds *made, h3_run_files *listed)
 {
     char sha256[H3_SHA256_HEX];
     H3_TRY(h3_inputs_manifest(&s->ranks, &s->run, &s->plan, &s->provider, manifest, sha256, listed));
     H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_inputs_model(manifest, s->weights, &s->watch, NULL) : H3_OK));
-    H3_TRY(h3_ranks_agree(&s->ranks, h3_thresholds_compute(made, &s->plan, h3_weights_config(s->weights), manifest, s->args.run,
-                                                           s->ranks.rank, s->ranks.count)));
+    H3_TRY(h3_ranks_agree(&s->ranks, compute(s, manifest, made)));
     H3_TRY(h3_thresholds_gather(&s->ranks, made));
     made->fingerprint = cJSON_Duplicate(manifest->fingerprint, 1);
     memcpy(made->plan_identity, s->plan.identity, sizeof made->plan_identity);

@@ -22,13 +22,15 @@ typedef struct h3_stage {
     /* Set before h3_stage_main: */
     int resumable;                             /* heeds signals itself (h3_ranks_stop_requested); others end at once, exit code 75 */
     int block0_only;                           /* opens no more of a checkpoint than block 0 (h3_plan_weights_block) */
+    int hands_on;                              /* hidden states pass between its ranks */
     h3_status (*preflight)(struct h3_stage *); /* rank 0, before the run directory is touched; NULL: nothing */
 } h3_stage;
 
 /* Reads the plan; on rank 0 asks first whether the run and the plan belong together and whether `name` may begin there. */
 h3_status h3_stage_plan(h3_stage *stage, const char *name);
 
-/* Collective. Reads the plan, opens weights and provider on every rank, and on rank 0 the run directory for the stage `name`. */
+/* Collective. Reads the plan, opens weights and provider on every rank, and on rank 0 the run directory for the stage `name`. Then
+ * connects the GPUs of the ranks, if hidden states are to pass between them. */
 h3_status h3_stage_open(h3_stage *stage, const char *name);
 
 /* The device of --device (default: the CPU) for this rank: the GPUs of a machine are dealt out to its ranks. */

@@ -2,11 +2,18 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 h3_status h3_size_multiply(size_t a, size_t b, size_t *out)
 {
     if (__builtin_mul_overflow(a, b, out)) return h3_error(H3_INTEGRITY, "a size overflows: %zu times %zu; the file or plan is damaged", a, b);
     return H3_OK;
+}
+
+void h3_large_pages(void *memory, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)1 << 12, start = ((uintptr_t)memory + page - 1) / page * page, end = ((uintptr_t)memory + bytes) / page * page;
+    if (bytes >= (size_t)8 << 20 && end > start) madvise((void *)start, (size_t)(end - start), MADV_HUGEPAGE); /* advice: it may be refused */
 }
 
 h3_status h3_alloc(void **out, size_t count, size_t size, const char *what)
@@ -18,6 +25,7 @@ h3_status h3_alloc(void **out, size_t count, size_t size, const char *what)
     if (__builtin_add_overflow(bytes, (size_t)63, &rounded)) return h3_error(H3_INTEGRITY, "a size overflows: %zu bytes for %s", bytes, what);
     void *memory = aligned_alloc(64, rounded / 64 * 64);
     if (memory == NULL) return h3_error(H3_ENVIRONMENT, "out of memory: %zu bytes for %s; use a smaller layout or more ranks", bytes, what);
+    h3_large_pages(memory, bytes);
     memset(memory, 0, rounded / 64 * 64);
     *out = memory;
     return H3_OK;

@@ -8,6 +8,9 @@
 #include "base/error.h"
 #include "h3/operator.h"
 
+/* Asks for large pages below memory that is about to be filled for the first time: gigabytes of small ones take seconds to appear. */
+void h3_large_pages(void *memory, size_t bytes);
+
 /* Zeroed, 64-byte aligned; `*out` is NULL for count 0. Free with free(). `what` names the thing in the message. */
 h3_status h3_alloc(void **out, size_t count, size_t size, const char *what);
 

@@ -1,5 +1,7 @@
 #include "base/text.h"
 
+#include "base/memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -10,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HASH_BYTES = 32, CHUNK = 1 << 20, PIECE = 4 << 20 };
+enum { HASH_BYTES = H3_SHA256_BYTES, CHUNK = 1 << 20, PIECE = H3_DIGEST_PIECE };
 
 h3_status h3_format(char **out, const char *format, ...)
 {
@@ -78,6 +80,7 @@ static h3_status read_opened(char **out, size_t *size, int file, size_t expected
     if (expected > limit) return h3_error(status, "%s is larger than the %zu bytes that it may have", path, limit);
     char *text = malloc(expected + 1); /* one more, so that a file that grows is noticed */
     if (text == NULL) return h3_error(H3_ENVIRONMENT, "out of memory: %zu bytes for %s", expected, path);
+    h3_large_pages(text, expected + 1);
     h3_status result = read_up_to(file, text, expected + 1, size, path);
     if (result == H3_OK && *size != expected) result = h3_error(status, "%s changed while it was read; try again", path);
     if (result != H3_OK) {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-enum { H3_PATH_MAX = 4096, H3_SHA256_HEX = 65 };
+enum { H3_PATH_MAX = 4096, H3_SHA256_HEX = 65, H3_SHA256_BYTES = 32, H3_DIGEST_PIECE = 4 << 20 };
 
 /* A formatted string that the caller frees. */
 h3_status h3_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -27,6 +27,12 @@ h3_status h3_ranks_check(h3_ranks *ranks, int code, const char *what, int peer);
 h3_status h3_ranks_wait(h3_ranks *ranks, MPI_Request *request, const char *what, int peer);
 /* One line "program: message" on stderr, then the whole job ends with exit code `code`. The first caller in a process wins. */
 void h3_ranks_end_job(int code, const char *program, const char *message) __attribute__((noreturn));
+/* Another rank is ending the job and says so itself: this process is silent from now on and ends with `code` if nobody ends it in some
+ * seconds. 0 when this process ends the job already. */
+int h3_ranks_give_way(int code);
+/* Waits a little, longer from turn to turn; and the status of a peer that cannot be, of NULL for a link. */
+void h3_ranks_rest(int turn);
+h3_status h3_ranks_check_peer(const h3_ranks *ranks, const char *what, int peer);
 
 /* Outbox. A parcel holds a copy of the bytes. Until it is posted, h3_parcel_free gets rid of it. */
 h3_status h3_outbox_open(h3_ranks *ranks);
@@ -50,6 +56,8 @@ void h3_outbox_free(h3_ranks *ranks);
 h3_status h3_watchdog_open(h3_ranks *ranks);
 void h3_watchdog_enter(struct h3_watchdog *dog, const char *what, int peer);
 void h3_watchdog_leave(struct h3_watchdog *dog);
+/* From now on its thread polls NCCL: moves tensors on while the main thread computes, and ends the job when a communicator has failed. */
+void h3_watchdog_poll_nccl(struct h3_watchdog *dog, struct h3_nccl *nccl);
 /* All ranks are known to be here: says good-bye to the neighbours, waits for theirs, ends the thread. */
 void h3_watchdog_close(h3_ranks *ranks);
 /* The watchdog's own communicator, for the barrier before closing it. */

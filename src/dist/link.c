@@ -1,5 +1,5 @@
 /*
- * Point to point: the outbox of messages under way, and the link that hands hidden states along the chain.
+ * Point to point: the outbox of messages under way, and the link that hands hidden states along the chain by MPI (by NCCL: link_nccl.c).
  *
  * A message travels as its size (8 bytes) and then its bytes in pieces of at most `piece`, all with one tag; MPI keeps messages
  * of one sender and tag in order, so pieces never mix.
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "dist/link_nccl.h"
 
 static const size_t PIECE = (size_t)1 << 30; /* MPI counts are ints */
 static const uint64_t LAST = UINT64_MAX;     /* a size that says: nothing more comes on this line */
@@ -201,7 +202,7 @@ h3_status h3_parcel_receive(h3_ranks *ranks, int from, int tag, void *data, size
                     ranks->rank, size, from, (unsigned long long)sent);
 }
 
-static h3_status check_peer(const h3_ranks *ranks, const char *what, int peer)
+h3_status h3_ranks_check_peer(const h3_ranks *ranks, const char *what, int peer)
 {
     if (peer >= 0 && peer < ranks->count) return H3_OK;
     return h3_error(H3_USAGE, "rank %d cannot %s rank %d: there are %d ranks", ranks->rank, what, peer, ranks->count);
@@ -223,14 +224,14 @@ static h3_status send_copy(h3_ranks *ranks, int to, int tag, const void *data, s
 
 h3_status h3_ranks_send(h3_ranks *ranks, int to, int tag, const void *data, size_t size)
 {
-    H3_TRY(check_peer(ranks, "send to", to));
+    H3_TRY(h3_ranks_check_peer(ranks, "send to", to));
     H3_TRY(check_tag(tag));
     return send_copy(ranks, to, tag, data, size);
 }
 
 h3_status h3_ranks_receive(h3_ranks *ranks, int from, int tag, void *data, size_t size)
 {
-    H3_TRY(check_peer(ranks, "receive from", from));
+    H3_TRY(h3_ranks_check_peer(ranks, "receive from", from));
     H3_TRY(check_tag(tag));
     H3_TRY(h3_outbox_reap(ranks));
     return h3_parcel_receive(ranks, from, tag, data, size);
@@ -274,7 +275,7 @@ static h3_status link_send(void *user, int to_next, const h3_tensor *tensor)
     H3_TRY(check_end(end));
     int to = end->ranks->rank + (to_next ? 1 : -1), tag = to_next ? H3_TAG_TO_NEXT : H3_TAG_TO_PREVIOUS;
     size_t bytes = h3_tensor_bytes(tensor);
-    H3_TRY(check_peer(end->ranks, "send to", to));
+    H3_TRY(h3_ranks_check_peer(end->ranks, "send to", to));
     if (end->device->kind == H3_DEVICE_CPU) return send_copy(end->ranks, to, tag, tensor->data, bytes);
     return send_staged(end, to, tag, tensor->data, bytes);
 }
@@ -285,7 +286,7 @@ static h3_status link_receive(void *user, int from_previous, h3_tensor *tensor)
     H3_TRY(check_end(end));
     int from = end->ranks->rank + (from_previous ? -1 : 1), tag = from_previous ? H3_TAG_TO_NEXT : H3_TAG_TO_PREVIOUS;
     size_t bytes = h3_tensor_bytes(tensor);
-    H3_TRY(check_peer(end->ranks, "receive from", from));
+    H3_TRY(h3_ranks_check_peer(end->ranks, "receive from", from));
     H3_TRY(h3_outbox_reap(end->ranks));
     if (end->device->kind == H3_DEVICE_CPU) return h3_parcel_receive(end->ranks, from, tag, tensor->data, bytes);
     return receive_staged(end, from, tag, tensor->data, bytes);
@@ -293,6 +294,7 @@ static h3_status link_receive(void *user, int from_previous, h3_tensor *tensor)
 
 h3_link h3_ranks_link(h3_ranks *ranks, const h3_device *device)
 {
+    if (ranks->nccl != NULL && device->kind != H3_DEVICE_CPU) return (h3_link){.send = h3_nccl_send, .receive = h3_nccl_receive, .user = ranks};
     struct h3_link_end *end = malloc(sizeof *end);
     if (end != NULL) {
         *end = (struct h3_link_end){.next = ranks->outbox->ends, .ranks = ranks, .device = device};

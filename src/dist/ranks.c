@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "dist/link_nccl.h"
 
 enum { MESSAGE_SIZE = 1024, ABORT_SECONDS = 5 };
 enum { YIELDS = 200, REST_STEP = 10, REST_STEPS = 20, LONG_WAIT = 4000, LONG_REST = 1000 }; /* rests in microseconds */
@@ -66,9 +67,17 @@ static void guard_off(void)
 
 /* --- ending, waiting ------------------------------------------------------------------------------------------------ */
 
+static atomic_flag ending = ATOMIC_FLAG_INIT; /* the first thread to come here ends the process, or waits for its end */
+
+int h3_ranks_give_way(int code)
+{
+    if (atomic_flag_test_and_set(&ending)) return 0;
+    guard(2 * ABORT_SECONDS, code);
+    return 1;
+}
+
 void h3_ranks_end_job(int code, const char *program, const char *message)
 {
-    static atomic_flag ending = ATOMIC_FLAG_INIT;
     char line[MESSAGE_SIZE + 100];
     int count = 1;
     if (atomic_flag_test_and_set(&ending))
@@ -78,6 +87,7 @@ void h3_ranks_end_job(int code, const char *program, const char *message)
     /* write, not stdio: a thread that hangs may hold stdio's lock. */
     ssize_t ignored = write(STDERR_FILENO, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
     (void)ignored;
+    h3_nccl_abort_all(code);
     MPI_Comm_size(MPI_COMM_WORLD, &count);
     if (count > 1) MPI_Abort(MPI_COMM_WORLD, code); /* which adds lines of its own; mpirun -q keeps them away */
     _exit(code);
@@ -103,7 +113,7 @@ h3_status h3_ranks_check(h3_ranks *ranks, int code, const char *what, int peer)
 }
 
 /* Yields a little, then sleeps 10 to 200 microseconds, in a long wait 1,000: many ranks can wait on few cores. */
-static void rest(int turn)
+void h3_ranks_rest(int turn)
 {
     int sleeps = turn - YIELDS;
     if (sleeps < 0) sched_yield();
@@ -117,7 +127,7 @@ h3_status h3_ranks_wait(h3_ranks *ranks, MPI_Request *request, const char *what,
     for (int turn = 0;; turn += turn <= YIELDS + LONG_WAIT) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS || done) break;
-        rest(turn);
+        h3_ranks_rest(turn);
     }
     h3_watchdog_leave(ranks->dog);
     return h3_ranks_check(ranks, code, what, peer);
@@ -181,8 +191,10 @@ static h3_status settle(h3_ranks *ranks)
     MPI_Request request;
     if (ranks->outbox->failure[0] != 0) return h3_error(H3_ENVIRONMENT, "%s", ranks->outbox->failure);
     H3_TRY(h3_outbox_flush(ranks));
+    if (ranks->nccl != NULL) H3_TRY(h3_nccl_flush(ranks->nccl));
     H3_TRY(h3_ranks_check(ranks, MPI_Ibarrier(h3_watchdog_comm(ranks->dog), &request), "finish", -1));
-    return h3_ranks_wait(ranks, &request, "finish", -1);
+    H3_TRY(h3_ranks_wait(ranks, &request, "finish", -1));
+    return ranks->nccl != NULL ? h3_nccl_close(ranks) : H3_OK;
 }
 
 void h3_ranks_finish(h3_ranks *ranks)
@@ -190,6 +202,7 @@ void h3_ranks_finish(h3_ranks *ranks)
     if (ranks->dog == NULL) return;
     if (settle(ranks) != H3_OK) h3_ranks_end_job(H3_ENVIRONMENT, program_invocation_short_name, h3_error_text());
     h3_watchdog_close(ranks);
+    h3_nccl_free(ranks);
     h3_outbox_free(ranks);
     snprintf(guard_line, sizeof guard_line, "%s: rank %d cannot end: MPI_Finalize waits for %g s; a rank is lost\n",
              program_invocation_short_name, ranks->rank, ranks->watchdog);
@@ -197,6 +210,11 @@ void h3_ranks_finish(h3_ranks *ranks)
     MPI_Finalize();
     guard_off();
     restore_signals();
+}
+
+h3_status h3_ranks_connect(h3_ranks *ranks, const h3_device *device)
+{
+    return device->kind == H3_DEVICE_CPU || ranks->count == 1 || ranks->nccl != NULL ? H3_OK : h3_nccl_open(ranks, device);
 }
 
 h3_status h3_block_range(int rank, int ranks, int64_t blocks, int64_t *first, int64_t *count)

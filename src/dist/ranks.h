@@ -15,6 +15,8 @@ typedef struct h3_ranks {
     double watchdog; /* seconds */
     struct h3_watchdog *dog;
     struct h3_outbox *outbox; /* sends under way */
+    struct h3_nccl *nccl;     /* NULL: hidden states are staged through the host */
+    char hand_off[200];       /* how hidden states pass, for people; "" before h3_ranks_connect */
 } h3_ranks;
 
 /* MPI_Init_thread, watchdog thread, handlers for SIGUSR1 and SIGTERM (which only set a flag). H3_ENVIRONMENT when MPI fails. Ranks
@@ -43,7 +45,13 @@ h3_status h3_ranks_gather(h3_ranks *ranks, const void *data, size_t size, void *
 h3_status h3_ranks_send(h3_ranks *ranks, int to, int tag, const void *data, size_t size);
 h3_status h3_ranks_receive(h3_ranks *ranks, int from, int tag, void *data, size_t size);
 
-/* The link for h3_model: tensors to and from the neighbours in the chain (host memory; a device tensor is staged by the caller's device). */
+/* Collective, before a link on a GPU is used: makes hidden states pass from GPU to GPU by NCCL where that is possible (link_nccl.h), and says
+ * in ranks->hand_off how they pass. On the CPU and with one rank there is nothing to do. H3_ENVIRONMENT, naming the GPU, when NCCL fails or
+ * is not there within the watchdog's time: other ranks may then wait for this one, end the job. */
+h3_status h3_ranks_connect(h3_ranks *ranks, const h3_device *device);
+
+/* The link for h3_model: tensors to and from the neighbours in the chain, by MPI (a device tensor is staged by its device) or, once the
+ * ranks are connected, by NCCL. */
 h3_link h3_ranks_link(h3_ranks *ranks, const h3_device *device);
 
 /* Collective, once this rank's work along its links is over, done or not: tells both neighbours that nothing more comes, and takes from the

@@ -15,9 +15,11 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "dist/link_nccl.h"
 
 enum { HEARTBEATS = 8, NEIGHBOURS = 2, BUSY_REST = 100, IDLE_REST = 20000 }; /* heartbeats in a watchdog's time; microseconds */
 static const double GAP = 0.25;   /* of the watchdog's time: a longer pause of this thread is not counted */
+static const double NOTICE = 1.0; /* seconds: of a failure of NCCL or its GPU the main thread may speak first, it knows more */
 static const double LATER = 2.0; /* seconds: of a lost rank's two neighbours one speaks, the other only if that one is lost too */
 
 typedef struct h3_place {
@@ -47,6 +49,7 @@ struct h3_watchdog {
     double limit;
     atomic_int *under_way;
     atomic_int closing;
+    struct h3_nccl *_Atomic nccl; /* NULL: none */
     pthread_mutex_t lock; /* of the next two */
     h3_place place;
     uint64_t beats;
@@ -54,7 +57,8 @@ struct h3_watchdog {
     int neighbours;
     h3_neighbour neighbour[NEIGHBOURS];
     uint64_t beats_seen;
-    double beaten, polled, told;
+    double beaten, polled, told, nccl_failed;
+    char nccl_failure[900];
 };
 
 /* --- the main thread's side ----------------------------------------------------------------------------------------- */
@@ -200,13 +204,28 @@ static int round_of(struct h3_watchdog *dog)
     return ended;
 }
 
+static void poll_nccl(struct h3_watchdog *dog)
+{
+    struct h3_nccl *nccl = atomic_load(&dog->nccl);
+    if (nccl == NULL) return;
+    h3_nccl_listen(nccl);
+    if (dog->nccl_failure[0] == 0 && h3_nccl_poll(nccl) != H3_OK) {
+        snprintf(dog->nccl_failure, sizeof dog->nccl_failure, "rank %d: %s", dog->rank, h3_error_text());
+        dog->nccl_failed = h3_clock();
+    }
+    if (dog->nccl_failure[0] != 0 && h3_clock() - dog->nccl_failed > NOTICE) end_job(dog->nccl_failure);
+}
+
 static void *watch(void *user)
 {
     struct h3_watchdog *dog = user;
     double longest = 1e6 * dog->limit / HEARTBEATS / 4;
     useconds_t idle = longest < IDLE_REST ? (useconds_t)longest : IDLE_REST;
     for (int i = 0; i < dog->neighbours; i++) listen_to(dog, &dog->neighbour[i]);
-    while (!round_of(dog)) usleep(atomic_load(&dog->closing) || atomic_load(dog->under_way) > 0 ? BUSY_REST : idle);
+    while (!round_of(dog)) {
+        poll_nccl(dog);
+        usleep(atomic_load(&dog->closing) || atomic_load(dog->under_way) > 0 ? BUSY_REST : idle);
+    }
     return NULL;
 }
 
@@ -278,5 +297,7 @@ void h3_watchdog_close(h3_ranks *ranks)
     free(dog);
     ranks->dog = NULL;
 }
+
+void h3_watchdog_poll_nccl(struct h3_watchdog *dog, struct h3_nccl *nccl) { atomic_store(&dog->nccl, nccl); }
 
 MPI_Comm h3_watchdog_comm(const struct h3_watchdog *dog) { return dog->comm; }

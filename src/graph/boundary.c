@@ -11,14 +11,9 @@ const char *const h3_boundary_names[H3_BOUNDARY_PARAMS] = {
     "proj_out.bias", "audio_proj_out.weight", "audio_proj_out.bias",
 };
 
-h3_status h3_sink_tensor(const h3_device *device, const h3_sink *sink, int64_t block, const char *name, const h3_tensor *tensor)
+h3_status h3_sink_tensor(const h3_sink *sink, int64_t block, const char *name, const h3_tensor *tensor)
 {
-    h3_tensor host;
-    if (sink == NULL || sink->tensor == NULL) return H3_OK;
-    H3_TRY(h3_device_borrow(&host, device, tensor));
-    h3_status status = sink->tensor(sink->user, block, name, &host);
-    h3_device_return(&host, device);
-    return status;
+    return sink != NULL && sink->tensor != NULL ? sink->tensor(sink->user, block, name, tensor) : H3_OK;
 }
 
 static h3_status sink_event(void *user, const h3_tap_event *event)
@@ -29,13 +24,13 @@ static h3_status sink_event(void *user, const h3_tap_event *event)
     if (event->kind == H3_TAP_CALL) return sink->call != NULL && !event->refiner ? sink->call(sink->user, event) : H3_OK;
     h3_event_name(name, event);
     h3_tensor view = h3_event_view(event);
-    return h3_sink_tensor(own->device, sink, event->refiner ? H3_INPUT_SIDE : event->block, name, &view);
+    return h3_sink_tensor(sink, event->refiner ? H3_INPUT_SIDE : event->block, name, &view);
 }
 
-const h3_tap *h3_sink_as_tap(h3_sink_tap *out, const h3_device *device, const h3_sink *sink)
+const h3_tap *h3_sink_as_tap(h3_sink_tap *out, const h3_sink *sink)
 {
     if (sink == NULL) return NULL;
-    *out = (h3_sink_tap){.device = device, .sink = sink, .tap = {sink_event, out}};
+    *out = (h3_sink_tap){.sink = sink, .tap = {sink_event, out}};
     return &out->tap;
 }
 
@@ -57,12 +52,12 @@ static h3_status upload_index(h3_model *model, h3_tensor *out, const int64_t *in
 }
 
 /* Gradients of `count` boundary parameters, from `first` on, go to the sink under the parameters' names. */
-static h3_status sink_gradients(const h3_model *model, const h3_sink *sink, int64_t side, int first, int count, const h3_tensor *gradients)
+static h3_status sink_gradients(const h3_sink *sink, int64_t side, int first, int count, const h3_tensor *gradients)
 {
     for (int i = 0; i < count; i++) {
         char name[160];
         snprintf(name, sizeof name, "grad.%s", h3_boundary_names[first + i]);
-        H3_TRY(h3_sink_tensor(model->engine.device, sink, side, name, &gradients[i]));
+        H3_TRY(h3_sink_tensor(sink, side, name, &gradients[i]));
     }
     return H3_OK;
 }
@@ -143,7 +138,7 @@ h3_status h3_boundary_prepare(h3_model *model, h3_pass *pass, const h3_sink *sin
     H3_TRY(upload_index(model, &pass->video_index, sequence->video_indices, sequence->video_rows, NULL));
     H3_TRY(upload_index(model, &pass->audio_index, sequence->audio_indices, sequence->audio_rows, NULL));
     H3_TRY(upload_index(model, &pass->text_index, sequence->text_indices, sequence->text_rows, NULL));
-    return model->is_first ? h3_sink_tensor(model->engine.device, sink, H3_INPUT_SIDE, "boundary.temb", &pass->temb) : H3_OK;
+    return model->is_first ? h3_sink_tensor(sink, H3_INPUT_SIDE, "boundary.temb", &pass->temb) : H3_OK;
 }
 
 static h3_status linear_bias(h3_model *model, const h3_tensor *x, int parameter, h3_tensor *out)
@@ -177,7 +172,7 @@ static h3_status linear_bias_backward(h3_model *model, const h3_tensor *x, int p
         call.din[0] = *din;
     }
     H3_GOTO(h3_engine_call(&model->engine, op, &call, H3_BACKWARD), done);
-    status = sink_gradients(model, sink, side, parameter, 2, gradient);
+    status = sink_gradients(sink, side, parameter, 2, gradient);
 done:
     h3_device_free(&gradient[0], device);
     h3_device_free(&gradient[1], device);
@@ -240,7 +235,7 @@ static h3_status text_stream(h3_model *model, h3_pass *pass, const h3_sink *sink
         h3_block_state *state = &pass->refiner_states[i];
         state->batch = 1;
         state->value[H3_VALUE_X] = *x;
-        h3_walk walk = {&model->engine, model->provider, &model->refiners[i], state, NULL, h3_sink_as_tap(&tap, device, sink)};
+        h3_walk walk = {&model->engine, model->provider, &model->refiners[i], state, NULL, h3_sink_as_tap(&tap, sink)};
         H3_TRY(h3_walk_forward(&walk));
         x = &state->value[H3_NODE_RESIDUAL_MLP];
     }
@@ -277,7 +272,7 @@ h3_status h3_boundary_input(h3_model *model, h3_pass *pass, const h3_sink *sink)
         H3_TRY(h3_device_upload(&pass->audio, device, &sequence->audio));
         H3_TRY(embed(model, &pass->audio, H3_P_AUDIO_IN, &pass->audio_index, packed));
     }
-    return h3_sink_tensor(model->engine.device, sink, H3_INPUT_SIDE, "boundary.hidden", packed);
+    return h3_sink_tensor(sink, H3_INPUT_SIDE, "boundary.hidden", packed);
 }
 
 static h3_call norm_out_call(h3_model *model, h3_pass *pass)
@@ -300,7 +295,7 @@ static h3_status head(h3_model *model, h3_pass *pass, const h3_tensor *index, h3
     if (index->data == NULL) return H3_OK;
     h3_status status = gather(model, &pass->y32, index, rows);
     if (status == H3_OK) status = linear_bias(model, rows, parameter, &result);
-    if (status == H3_OK) status = h3_sink_tensor(model->engine.device, sink, H3_OUTPUT_SIDE, name, &result);
+    if (status == H3_OK) status = h3_sink_tensor(sink, H3_OUTPUT_SIDE, name, &result);
     if (status == H3_OK && out != NULL) *out = result;
     else h3_device_free(&result, model->engine.device);
     return status;
@@ -319,7 +314,7 @@ h3_status h3_boundary_output(h3_model *model, h3_pass *pass, const h3_sink *sink
         H3_TRY(h3_device_tensor(&pass->norm_out.saved[i], device, plan.saved[i].dtype, plan.saved[i].rank, plan.saved[i].shape));
     call = norm_out_call(model, pass);
     H3_TRY(h3_engine_call(&model->engine, op, &call, H3_FORWARD));
-    H3_TRY(h3_sink_tensor(model->engine.device, sink, H3_OUTPUT_SIDE, "boundary.norm_out", &pass->norm_out.out));
+    H3_TRY(h3_sink_tensor(sink, H3_OUTPUT_SIDE, "boundary.norm_out", &pass->norm_out.out));
     H3_TRY(h3_engine_convert(&model->engine, &pass->y32, &pass->norm_out.out, H3_F32));
     H3_TRY(head(model, pass, &pass->video_index, &pass->head_video, H3_P_PROJ_OUT, "out.video", sink, out_video));
     return head(model, pass, &pass->audio_index, &pass->head_audio, H3_P_AUDIO_OUT, "out.audio", sink, out_audio);
@@ -355,7 +350,7 @@ static h3_status norm_out_backward(h3_model *model, h3_pass *pass, const h3_tens
     call.din[0] = *dhidden;
     call.din[1] = *dtemb;
     H3_GOTO(h3_engine_call(&model->engine, op, &call, H3_BACKWARD), done);
-    status = sink_gradients(model, sink, H3_OUTPUT_SIDE, H3_P_OUT_NORM, 3, gradient);
+    status = sink_gradients(sink, H3_OUTPUT_SIDE, H3_P_OUT_NORM, 3, gradient);
 done:
     for (int i = 0; i < 3; i++) h3_device_free(&gradient[i], device);
     return status;
@@ -372,7 +367,7 @@ h3_status h3_boundary_output_backward(h3_model *model, h3_pass *pass, const h3_s
     H3_GOTO(head_backward(model, &sequence->cot_audio, &pass->head_audio, &pass->audio_index, H3_P_AUDIO_OUT, &dy32, sink), done);
     H3_GOTO(h3_engine_convert(&model->engine, &dy, &dy32, model->precision), done);
     H3_GOTO(norm_out_backward(model, pass, &dy, sink, dhidden, dtemb), done);
-    H3_GOTO(h3_sink_tensor(model->engine.device, sink, H3_OUTPUT_SIDE, "dboundary.hidden", dhidden), done);
+    H3_GOTO(h3_sink_tensor(sink, H3_OUTPUT_SIDE, "dboundary.hidden", dhidden), done);
 done:
     h3_device_free(&dy32, device);
     h3_device_free(&dy, device);
@@ -403,7 +398,7 @@ static h3_status final_norm_backward(h3_model *model, h3_pass *pass, const h3_te
     call.din[0] = *din;
     call.dparam[0] = gradient;
     h3_status status = h3_engine_call(&model->engine, model->provider[H3_NODE_NORM1], &call, H3_BACKWARD);
-    if (status == H3_OK) status = h3_sink_tensor(model->engine.device, sink, H3_INPUT_SIDE, "grad.token_refiner.final_norm.weight", &gradient);
+    if (status == H3_OK) status = h3_sink_tensor(sink, H3_INPUT_SIDE, "grad.token_refiner.final_norm.weight", &gradient);
     h3_device_free(&gradient, device);
     return status;
 }
@@ -420,7 +415,7 @@ static h3_status text_backward(h3_model *model, h3_pass *pass, const h3_tensor *
         h3_block_state *state = &pass->refiner_states[i];
         state->grad[H3_NODE_RESIDUAL_MLP] = dx;
         dx = (h3_tensor){0};
-        h3_walk walk = {&model->engine, model->provider, &model->refiners[i], state, NULL, h3_sink_as_tap(&tap, device, sink)};
+        h3_walk walk = {&model->engine, model->provider, &model->refiners[i], state, NULL, h3_sink_as_tap(&tap, sink)};
         status = h3_walk_backward(&walk);
         dx = state->grad[H3_VALUE_X];
         state->grad[H3_VALUE_X] = (h3_tensor){0};
@@ -445,7 +440,7 @@ static h3_status time_backward(h3_model *model, h3_pass *pass, const h3_tensor *
     for (int i = 0; i < H3_MAX_SAVED; i++) call.saved[i] = pass->time_saved[i];
     H3_GOTO(parameters(model, &call, H3_P_TIME1, 4, gradient), done);
     H3_GOTO(h3_engine_call(&model->engine, op, &call, H3_BACKWARD), done);
-    status = sink_gradients(model, sink, H3_INPUT_SIDE, H3_P_TIME1, 4, gradient);
+    status = sink_gradients(sink, H3_INPUT_SIDE, H3_P_TIME1, 4, gradient);
 done:
     for (int i = 0; i < 4; i++) h3_device_free(&gradient[i], device);
     return status;
@@ -453,7 +448,7 @@ done:
 
 h3_status h3_boundary_input_backward(h3_model *model, h3_pass *pass, const h3_sink *sink, const h3_tensor *dhidden, const h3_tensor *dtemb)
 {
-    H3_TRY(h3_sink_tensor(model->engine.device, sink, H3_INPUT_SIDE, "dboundary.temb", dtemb));
+    H3_TRY(h3_sink_tensor(sink, H3_INPUT_SIDE, "dboundary.temb", dtemb));
     H3_TRY(embed_backward(model, dhidden, &pass->video_index, &pass->video, H3_P_PROJ_IN, sink));
     H3_TRY(embed_backward(model, dhidden, &pass->audio_index, &pass->audio, H3_P_AUDIO_IN, sink));
     H3_TRY(text_backward(model, pass, dhidden, sink));

@@ -42,14 +42,13 @@ h3_status h3_boundary_output(h3_model *model, h3_pass *pass, const h3_sink *sink
 h3_status h3_boundary_output_backward(h3_model *model, h3_pass *pass, const h3_sink *sink, h3_tensor *dhidden, h3_tensor *dtemb);
 h3_status h3_boundary_input_backward(h3_model *model, h3_pass *pass, const h3_sink *sink, const h3_tensor *dhidden, const h3_tensor *dtemb);
 
-/* Hands a device tensor to the sink, on the host; NULL sink is fine. */
-h3_status h3_sink_tensor(const h3_device *device, const h3_sink *sink, int64_t block, const char *name, const h3_tensor *tensor);
+/* Hands a device tensor to the sink; NULL sink is fine. */
+h3_status h3_sink_tensor(const h3_sink *sink, int64_t block, const char *name, const h3_tensor *tensor);
 /* A tap that names a walk's events for a sink. */
 typedef struct h3_sink_tap {
-    const h3_device *device;
     const h3_sink *sink;
     h3_tap tap;
 } h3_sink_tap;
-const h3_tap *h3_sink_as_tap(h3_sink_tap *out, const h3_device *device, const h3_sink *sink);
+const h3_tap *h3_sink_as_tap(h3_sink_tap *out, const h3_sink *sink);
 
 #endif

@@ -2,8 +2,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "graph/device_cuda.h"
+#include "graph/device_work.h"
+#include "model/synth.h"
 
 static h3_status cpu_allocate(void **out, size_t bytes) { return h3_alloc(out, bytes, 1, "a tensor"); }
 static void cpu_release(void *memory) { free(memory); }
@@ -22,9 +25,60 @@ static h3_status cpu_fill(void *memory, int byte, size_t bytes)
 
 static h3_status cpu_health(void) { return H3_OK; }
 
+static h3_status cpu_memory(size_t *available, size_t *total)
+{
+    long page = sysconf(_SC_PAGESIZE), free_pages = sysconf(_SC_AVPHYS_PAGES), pages = sysconf(_SC_PHYS_PAGES);
+    if (page <= 0 || free_pages < 0 || pages <= 0) return h3_error(H3_ENVIRONMENT, "the machine does not say how much memory it has");
+    *available = (size_t)free_pages * (size_t)page;
+    *total = (size_t)pages * (size_t)page;
+    return H3_OK;
+}
+
+static h3_status cpu_equal(int *equal, const void *a, const void *b, size_t bytes)
+{
+    *equal = memcmp(a, b, bytes) == 0;
+    return H3_OK;
+}
+
+static h3_status cpu_synth(h3_tensor *out, const uint32_t key[2], float base, float amp, int through_bf16)
+{
+    h3_synth_values(out, key, base, amp, through_bf16);
+    return H3_OK;
+}
+
+static h3_status cpu_widen(h3_tensor *out, const h3_tensor *bf16)
+{
+    int64_t count = h3_tensor_count(bf16);
+    for (int64_t i = 0; i < count; i++) ((float *)out->data)[i] = h3_bf16_to_f32(((const uint16_t *)bf16->data)[i]);
+    return H3_OK;
+}
+
+static h3_status cpu_samples(void *out, const h3_tensor *tensor, int64_t count)
+{
+    size_t size = h3_dtype_size(tensor->dtype);
+    uint64_t all = (uint64_t)h3_tensor_count(tensor);
+    for (int64_t j = 0; j < count; j++)
+        memcpy((char *)out + (size_t)j * size, (const char *)tensor->data + (size_t)((uint64_t)j * H3_SAMPLE_STEP % all) * size, size);
+    return H3_OK;
+}
+
 const h3_device *h3_device_cpu(void)
 {
-    static const h3_device cpu = {H3_DEVICE_CPU, 0, NULL, cpu_allocate, cpu_release, cpu_copy, cpu_copy, cpu_copy, cpu_fill, cpu_health};
+    static const h3_device cpu = {.kind = H3_DEVICE_CPU,
+                                  .allocate = cpu_allocate,
+                                  .release = cpu_release,
+                                  .to_host = cpu_copy,
+                                  .from_host = cpu_copy,
+                                  .copy = cpu_copy,
+                                  .fill = cpu_fill,
+                                  .health = cpu_health,
+                                  .memory = cpu_memory,
+                                  .equal = cpu_equal,
+                                  .row_sums = h3_cpu_row_sums,
+                                  .synth = cpu_synth,
+                                  .widen = cpu_widen,
+                                  .samples = cpu_samples,
+                                  .digest_start = h3_digest_now};
     return &cpu;
 }
 
@@ -82,7 +136,10 @@ h3_status h3_device_upload(h3_tensor *out, const h3_device *device, const h3_ten
 
 h3_status h3_device_download(h3_tensor *out, const h3_device *device, const h3_tensor *tensor)
 {
-    H3_TRY(h3_tensor_new(out, tensor->dtype, tensor->rank, tensor->shape));
+    void *memory = malloc(h3_tensor_bytes(tensor)); /* not zeroed: every byte is about to come */
+    if (memory == NULL) return h3_error(H3_ENVIRONMENT, "out of memory: %zu bytes for a tensor on the host", h3_tensor_bytes(tensor));
+    h3_large_pages(memory, h3_tensor_bytes(tensor));
+    *out = h3_tensor_view(memory, tensor->dtype, tensor->rank, tensor->shape);
     h3_status status = device->to_host(out->data, tensor->data, h3_tensor_bytes(tensor));
     if (status != H3_OK) h3_tensor_free(out);
     return status;
@@ -111,15 +168,40 @@ void h3_device_return(h3_tensor *borrowed, const h3_device *device)
 
 h3_status h3_device_equal(int *equal, const h3_device *device, const h3_tensor *a, const h3_tensor *b)
 {
-    h3_tensor x, y;
     *equal = 0;
     if (a->data == NULL || b->data == NULL || h3_tensor_bytes(a) != h3_tensor_bytes(b)) return H3_OK;
-    H3_TRY(h3_device_borrow(&x, device, a));
-    h3_status status = h3_device_borrow(&y, device, b);
-    if (status == H3_OK) {
-        *equal = memcmp(x.data, y.data, h3_tensor_bytes(&x)) == 0;
-        h3_device_return(&y, device);
-    }
-    h3_device_return(&x, device);
+    return device->equal(equal, a->data, b->data, h3_tensor_bytes(a));
+}
+
+static int is_real(const h3_tensor *tensor) { return tensor->data != NULL && (tensor->dtype == H3_F32 || tensor->dtype == H3_BF16); }
+
+h3_status h3_device_row_sums(h3_row_sum *out, const h3_device *device, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group)
+{
+    if (!is_real(x) || !is_real(g) || h3_tensor_count(x) != h3_tensor_count(g) || h3_tensor_count(x) < 1)
+        return h3_error(H3_FAILED, "two tensors cannot be compared: absent, empty, or of different sizes");
+    int64_t count = h3_tensor_count(x);
+    if (rows < 1 || count % rows != 0 || group < 1 || count / rows % group != 0)
+        return h3_error(H3_FAILED, "%lld elements do not divide into %lld rows and groups of %lld", (long long)count, (long long)rows, (long long)group);
+    return device->row_sums(out, x, g, rows, group);
+}
+
+h3_status h3_device_samples(h3_tensor *out, const h3_device *device, const h3_tensor *tensor, int64_t count)
+{
+    int64_t all = h3_tensor_count(tensor), taken = count < all ? count : all;
+    H3_TRY(h3_tensor_new(out, tensor->dtype, 1, &taken));
+    h3_status status = device->samples(out->data, tensor, taken);
+    if (status != H3_OK) h3_tensor_free(out);
     return status;
+}
+
+h3_status h3_device_digest_start(h3_digest_job **job, const h3_device *device, const h3_tensor *tensor)
+{
+    return device->digest_start(job, tensor->data, h3_tensor_bytes(tensor));
+}
+
+h3_status h3_device_digest(char out[H3_SHA256_HEX], const h3_device *device, const h3_tensor *tensor)
+{
+    h3_digest_job *job;
+    H3_TRY(h3_device_digest_start(&job, device, tensor));
+    return h3_digest_job_wait(job, out);
 }

@@ -3,6 +3,19 @@
 #define H3_GRAPH_DEVICE_H
 
 #include "base/memory.h"
+#include "base/text.h"
+
+/* Sums over one row of two tensors x and g, in double; the order is in h3_device_row_sums. */
+typedef struct h3_row_sum {
+    double difference; /* (x-g)^2 */
+    double norm;       /* g^2 */
+    double dot;        /* (x-g) g */
+    double squares;    /* (sum of g^2 over a group)^2, over the groups */
+    double bad;        /* how many pairs are not finite */
+} h3_row_sum;
+
+/* A digest on its way; see h3_device_digest_start. */
+typedef struct h3_digest_job h3_digest_job;
 
 typedef struct h3_device {
     int32_t kind; /* H3_DEVICE_* */
@@ -14,7 +27,14 @@ typedef struct h3_device {
     h3_status (*from_host)(void *device, const void *host, size_t bytes);
     h3_status (*copy)(void *to, const void *from, size_t bytes); /* within the device */
     h3_status (*fill)(void *memory, int byte, size_t bytes);     /* on the device */
-    h3_status (*health)(void); /* H3_ENVIRONMENT when the device itself has failed, whoever noticed */
+    h3_status (*health)(void); /* asked after a failure: H3_ENVIRONMENT when the device itself has failed or is full, whoever noticed */
+    h3_status (*memory)(size_t *available, size_t *total); /* bytes that are free or in this process's pool, and all there are */
+    h3_status (*equal)(int *equal, const void *a, const void *b, size_t bytes);
+    h3_status (*row_sums)(h3_row_sum *out, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group);
+    h3_status (*synth)(h3_tensor *out, const uint32_t key[2], float base, float amp, int through_bf16); /* h3_synth_values */
+    h3_status (*widen)(h3_tensor *out, const h3_tensor *bf16);                                           /* BF16 to F32 */
+    h3_status (*samples)(void *out, const h3_tensor *tensor, int64_t count);
+    h3_status (*digest_start)(h3_digest_job **job, const void *data, size_t bytes);
 } h3_device;
 
 /* The host itself. */
@@ -43,5 +63,22 @@ h3_status h3_device_borrow(h3_tensor *out, const h3_device *device, const h3_ten
 void h3_device_return(h3_tensor *borrowed, const h3_device *device);
 /* Whether two device tensors of one size have the same bytes; never when one is absent. */
 h3_status h3_device_equal(int *equal, const h3_device *device, const h3_tensor *a, const h3_tensor *b);
+
+/*
+ * Sums over each of `rows` rows of x beside g (F32 or BF16, equal counts, dense, on the device); out[rows] is on the host.
+ * Order, the same on every device: lane l of 256 adds elements l, l+256, ... of the row, ascending; then lanes l and l+128 are added, l and l+64, ...,
+ * l and l+1. `squares`: lane l takes groups l, l+256, ..., each group's g^2 added ascending. Products and sums are rounded one by one.
+ */
+enum { H3_SUM_LANES = 256 };
+h3_status h3_device_row_sums(h3_row_sum *out, const h3_device *device, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group);
+
+/* Elements (j * 2654435761) mod N, j = 0 .. count-1, of a tensor of N; a new host tensor [count] of its type, fewer when N is less. */
+h3_status h3_device_samples(h3_tensor *out, const h3_device *device, const h3_tensor *tensor, int64_t count);
+
+/* The tensor digest (base/text.h) of a device tensor. Started ones run beside what comes next on the device: the tensor may be changed or freed by
+ * later work on the device's stream. Each job is waited for once, which frees it; `out` NULL only frees. */
+h3_status h3_device_digest(char out[H3_SHA256_HEX], const h3_device *device, const h3_tensor *tensor);
+h3_status h3_device_digest_start(h3_digest_job **job, const h3_device *device, const h3_tensor *tensor);
+h3_status h3_digest_job_wait(h3_digest_job *job, char out[H3_SHA256_HEX]);
 
 #endif

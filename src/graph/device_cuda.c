@@ -3,6 +3,12 @@
 #ifdef H3_CUDA
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "graph/device_hash.h"
+#include "graph/device_kernels.h"
+
+enum { STAGES = 2, STAGE = 32 << 20 };
 
 /* One piece of GPU memory: in use, or waiting in the pool. */
 typedef struct piece {
@@ -17,6 +23,8 @@ static struct {
     piece *pieces; /* in the order of their addresses */
     size_t count, capacity;
     size_t taken, most;
+    char *staging[STAGES]; /* pinned, for what goes to the GPU */
+    cudaEvent_t staged[STAGES];
 } gpu;
 
 static h3_status failed(cudaError_t code, const char *what)
@@ -142,11 +150,139 @@ static h3_status transfer(void *to, const void *from, size_t bytes, enum cudaMem
     return kind == cudaMemcpyDeviceToDevice ? H3_OK : synchronize(what);
 }
 
-static h3_status to_host(void *host, const void *device, size_t bytes) { return transfer(host, device, bytes, cudaMemcpyDeviceToHost, "copy to the host"); }
-static h3_status from_host(void *device, const void *host, size_t bytes) { return transfer(device, host, bytes, cudaMemcpyHostToDevice, "copy from the host"); }
+
+static h3_status open_staging(void)
+{
+    void *memory;
+    for (int i = 0; i < STAGES && gpu.staging[i] == NULL; i++) {
+        H3_TRY(succeeded(cudaEventCreateWithFlags(&gpu.staged[i], cudaEventDisableTiming), "cudaEventCreate"));
+        H3_TRY(succeeded(cudaMallocHost(&memory, STAGE), "pinned memory"));
+        gpu.staging[i] = memory;
+    }
+    return H3_OK;
+}
+
+/* Between a pinned buffer and pageable memory, all cores. */
+static void spread(char *to, const char *from, size_t bytes)
+{
+    const size_t part = (size_t)1 << 20;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < bytes; i += part) memcpy(to + i, from + i, bytes - i < part ? bytes - i : part);
+}
+
+/* The GPU to pageable memory: while one pinned buffer fills, the other is emptied. */
+static h3_status to_host(void *host, const void *device, size_t bytes)
+{
+    const size_t small = (size_t)1 << 20;
+    if (bytes <= small) return transfer(host, device, bytes, cudaMemcpyDeviceToHost, "copy to the host");
+    H3_TRY(open_staging());
+    for (size_t start = 0, before = 0, turn = 0; before < bytes; start += STAGE, turn++) {
+        if (start < bytes) {
+            size_t length = bytes - start < STAGE ? bytes - start : STAGE;
+            H3_TRY(succeeded(cudaMemcpyAsync(gpu.staging[turn % STAGES], (const char *)device + start, length, cudaMemcpyDeviceToHost, stream()), "copy to the host"));
+            H3_TRY(succeeded(cudaEventRecord(gpu.staged[turn % STAGES], stream()), "copy to the host"));
+        }
+        if (turn == 0) continue;
+        size_t length = bytes - before < STAGE ? bytes - before : STAGE;
+        H3_TRY(succeeded(cudaEventSynchronize(gpu.staged[(turn - 1) % STAGES]), "copy to the host"));
+        spread((char *)host + before, gpu.staging[(turn - 1) % STAGES], length);
+        before += STAGE;
+    }
+    return H3_OK;
+}
+
+/* Pageable memory to the GPU: while one pinned buffer is on its way, all cores fill the other. */
+static h3_status from_host(void *device, const void *host, size_t bytes)
+{
+    const size_t small = (size_t)1 << 20;
+    if (bytes <= small) return transfer(device, host, bytes, cudaMemcpyHostToDevice, "copy from the host");
+    H3_TRY(open_staging());
+    for (size_t start = 0, turn = 0; start < bytes; start += STAGE, turn++) {
+        size_t length = bytes - start < STAGE ? bytes - start : STAGE;
+        char *buffer = gpu.staging[turn % STAGES];
+        H3_TRY(succeeded(cudaEventSynchronize(gpu.staged[turn % STAGES]), "copy from the host"));
+        spread(buffer, (const char *)host + start, length);
+        H3_TRY(succeeded(cudaMemcpyAsync((char *)device + start, buffer, length, cudaMemcpyHostToDevice, stream()), "copy from the host"));
+        H3_TRY(succeeded(cudaEventRecord(gpu.staged[turn % STAGES], stream()), "copy from the host"));
+    }
+    return H3_OK;
+}
 static h3_status copy(void *to, const void *from, size_t bytes) { return transfer(to, from, bytes, cudaMemcpyDeviceToDevice, "copy"); }
 static h3_status fill(void *memory, int byte, size_t bytes) { return succeeded(cudaMemsetAsync(memory, byte, bytes, stream()), "fill"); }
-static h3_status health(void) { return synchronize("finishing what was started"); }
+
+static h3_status memory(size_t *available, size_t *total)
+{
+    H3_TRY(succeeded(cudaMemGetInfo(available, total), "cudaMemGetInfo"));
+    for (size_t i = 0; i < gpu.count; i++)
+        if (!gpu.pieces[i].used) *available += gpu.pieces[i].bytes;
+    return H3_OK;
+}
+
+static h3_status equal(int *out, const void *a, const void *b, size_t bytes)
+{
+    void *differs;
+    int host = 1;
+    H3_TRY(allocate(&differs, sizeof host));
+    h3_status status = fill(differs, 0, sizeof host);
+    if (status == H3_OK) status = succeeded((cudaError_t)h3_kernel_equal(stream(), a, b, bytes, differs), "comparing bytes");
+    if (status == H3_OK) status = to_host(&host, differs, sizeof host);
+    release(differs);
+    *out = host == 0;
+    return status;
+}
+
+static h3_status row_sums(h3_row_sum *out, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group)
+{
+    void *sums;
+    size_t bytes = (size_t)rows * sizeof *out;
+    H3_TRY(allocate(&sums, bytes));
+    h3_status status = succeeded((cudaError_t)h3_kernel_row_sums(stream(), x->data, x->dtype == H3_BF16, g->data, g->dtype == H3_BF16, rows,
+                                                                 h3_tensor_count(x) / rows, group, sums), "row sums");
+    if (status == H3_OK) status = to_host(out, sums, bytes);
+    release(sums);
+    return status;
+}
+
+static h3_status synth(h3_tensor *out, const uint32_t key[2], float base, float amp, int through_bf16)
+{
+    return succeeded((cudaError_t)h3_kernel_synth(stream(), out->data, out->dtype == H3_BF16, through_bf16, h3_tensor_count(out), key[0], key[1], base, amp),
+                     "synthetic values");
+}
+
+static h3_status widen(h3_tensor *out, const h3_tensor *bf16)
+{
+    return succeeded((cudaError_t)h3_kernel_widen(stream(), out->data, bf16->data, h3_tensor_count(bf16)), "widening");
+}
+
+static h3_status samples(void *out, const h3_tensor *tensor, int64_t count)
+{
+    void *picked;
+    size_t size = h3_dtype_size(tensor->dtype);
+    H3_TRY(allocate(&picked, (size_t)count * size));
+    h3_status status = succeeded((cudaError_t)h3_kernel_samples(stream(), picked, tensor->data, count, H3_SAMPLE_STEP, (uint64_t)h3_tensor_count(tensor), (int)size),
+                                 "samples");
+    if (status == H3_OK) status = to_host(out, picked, (size_t)count * size);
+    release(picked);
+    return status;
+}
+
+static h3_status digest_start(h3_digest_job **job, const void *data, size_t bytes)
+{
+    return h3_cuda_digest_start(job, stream(), gpu.device.index, data, bytes);
+}
+
+/* With less than this the libraries that operators call find no room for their own needs. */
+static const size_t LEAST_MEMORY = (size_t)64 << 20;
+
+static h3_status health(void)
+{
+    size_t available = 0, total = 0;
+    H3_TRY(synchronize("finishing what was started"));
+    H3_TRY(succeeded(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    if (available >= LEAST_MEMORY) return H3_OK;
+    return h3_error(H3_ENVIRONMENT, "GPU %d has too little memory: %zu of %zu bytes are free; use a smaller layout, more ranks, or a GPU that nobody else uses",
+                    gpu.device.index, available, total);
+}
 
 h3_status h3_cuda_open(int index, const h3_device **out)
 {
@@ -156,7 +292,9 @@ h3_status h3_cuda_open(int index, const h3_device **out)
     if (index < 0 || index >= count) return h3_error(H3_ENVIRONMENT, "this machine has no GPU %d, it has %d; start fewer ranks on it", index, count);
     if (gpu.opened && gpu.device.index != index) return h3_error(H3_USAGE, "this process works on GPU %d already; one process has one GPU", gpu.device.index);
     if (!gpu.opened) {
-        gpu.device = (h3_device){H3_DEVICE_CUDA, index, NULL, allocate, release, to_host, from_host, copy, fill, health};
+        gpu.device = (h3_device){.kind = H3_DEVICE_CUDA, .index = index, .allocate = allocate, .release = release, .to_host = to_host,
+                                 .from_host = from_host, .copy = copy, .fill = fill, .health = health, .memory = memory, .equal = equal,
+                                 .row_sums = row_sums, .synth = synth, .widen = widen, .samples = samples, .digest_start = digest_start};
         H3_TRY(succeeded(cudaSetDevice(index), "cudaSetDevice"));
         H3_TRY(succeeded(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate"));
         gpu.device.stream = own;

@@ -8,8 +8,8 @@
  * Built with -DH3_CUDA; without it H3_ENVIRONMENT and a count of 0.
  *
  * Released memory goes to the pool and is given out again to whatever comes next on the stream, so neither waits for the GPU. When the GPU is
- * full the pool is returned to it first; after that H3_ENVIRONMENT names needed and free bytes. to_host and from_host return when the
- * copy is done. Not for several threads.
+ * full the pool is returned to it first; after that H3_ENVIRONMENT names needed and free bytes. to_host returns when the copy is
+ * done, from_host when the host's memory may change. Not for several threads.
  */
 h3_status h3_cuda_open(int index, const h3_device **out);
 int h3_cuda_count(void);

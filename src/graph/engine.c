@@ -30,8 +30,8 @@ static h3_status need_workspace(h3_engine *engine, size_t bytes)
     return H3_OK;
 }
 
-/* Runs one entry of an operator, and restores what it may have done to the floating-point control state. A device that is lost is no
- * failure of the operator. */
+/* Runs one entry of an operator, and restores what it may have done to the floating-point control state. A device that is lost or
+ * full is no failure of the operator. */
 static h3_status guarded(const h3_engine *engine, const h3_operator *op, h3_call *call, h3_call_plan *plan, int (*run)(h3_call *), const char *what)
 {
     uint64_t before = h3_fp_state();
@@ -40,7 +40,7 @@ static h3_status guarded(const h3_engine *engine, const h3_operator *op, h3_call
     uint64_t after = h3_fp_state();
     h3_fp_restore(before);
     call->message[sizeof call->message - 1] = 0;
-    if (code != 0 && engine->device->health() != H3_OK) return h3_error_context(H3_ENVIRONMENT, "operator %s, %s", op->name, what);
+    if (code != 0 && engine->device->health() != H3_OK) return h3_error_context(H3_ENVIRONMENT, "operator %s failed in %s (%s)", op->name, what, call->message[0] ? call->message : "no message");
     if (code != 0) return h3_error(H3_FAILED, "operator %s failed in %s: %s", op->name, what, call->message[0] ? call->message : "no message");
     if (after != before) return h3_error(H3_FAILED, "operator %s changed the floating-point control state in %s; rebuild it without fast math", op->name, what);
     return H3_OK;

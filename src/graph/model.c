@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "graph/boundary.h"
+#include "graph/parameters.h"
 
 void h3_sequence_layout(h3_sequence *sequence, const h3_layout *layout)
 {
@@ -76,19 +77,58 @@ h3_status h3_sequence_check(const h3_sequence *sequence, const h3_config *config
 /* float32 boundary parameters stay float32 in every precision; the others take the activations' type. */
 static h3_status load_boundary(h3_model *model, int parameter)
 {
-    h3_tensor stored = {0}, widened = {0};
-    h3_status status = h3_weights_read(&stored, model->weights, h3_boundary_names[parameter]);
-    if (status == H3_OK) status = h3_tensor_convert(&widened, &stored, stored.dtype == H3_F32 ? H3_F32 : model->precision);
-    if (status == H3_OK) status = h3_device_upload(&model->boundary[parameter], model->engine.device, &widened);
-    h3_tensor_free(&stored);
-    h3_tensor_free(&widened);
-    return status;
+    const char *name = h3_boundary_names[parameter];
+    const h3_parameter *stored = h3_inventory_find(h3_weights_inventory(model->weights), name);
+    if (stored == NULL) return h3_error(H3_USAGE, "the model has no parameter \"%s\"", name);
+    return h3_parameter_load(&model->boundary[parameter], model->engine.device, model->weights, name, stored->dtype == H3_F32 ? H3_F32 : model->precision);
 }
 
 static int needs_boundary(const h3_model *model, int parameter)
 {
     if (parameter >= H3_P_TIME1 && parameter <= H3_P_TIME2_BIAS) return 1;
     return parameter <= H3_P_FINAL_NORM ? model->is_first : model->is_last;
+}
+
+/* Bytes of the range's block parameters in the model's precision. */
+static size_t block_bytes(const h3_model *model)
+{
+    const h3_inventory *inventory = h3_weights_inventory(model->weights);
+    size_t elements = 0;
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
+        for (int32_t i = 0; i < 2 && h3_nodes[node].param[i].suffix != NULL; i++) {
+            char name[96];
+            h3_node_param_name(name, node, i, model->first_block, 0);
+            const h3_parameter *parameter = h3_inventory_find(inventory, name);
+            if (parameter != NULL) elements += (size_t)parameter->shape[0] * (size_t)(parameter->rank == 2 ? parameter->shape[1] : 1);
+        }
+    }
+    return elements * h3_dtype_size(model->precision) * (size_t)model->block_count;
+}
+
+/* All blocks stay on the device when that leaves nearly half of what is free for everything else. */
+static h3_status choose_residence(h3_model *model)
+{
+    size_t available, total;
+    H3_TRY(model->engine.device->memory(&available, &total));
+    model->resident = block_bytes(model) <= available / 100 * 55;
+    return H3_OK;
+}
+
+static h3_status load_block(h3_model *model, int64_t i)
+{
+    if (model->blocks[i].param[H3_NODE_Q_PROJ][0].data != NULL) return H3_OK;
+    return h3_block_params_load(&model->blocks[i], model->engine.device, model->weights, model->first_block + i, 0, model->precision);
+}
+
+static void leave_block(h3_model *model, int64_t i)
+{
+    if (!model->resident) h3_block_params_free(&model->blocks[i], model->engine.device);
+}
+
+void h3_model_stream(h3_model *model)
+{
+    model->resident = 0;
+    for (int64_t i = 0; i < model->block_count; i++) leave_block(model, i);
 }
 
 static h3_status load_parameters(h3_model *model)
@@ -99,8 +139,8 @@ static h3_status load_parameters(h3_model *model)
         if (needs_boundary(model, i)) H3_TRY(load_boundary(model, i));
     H3_TRY(h3_alloc(&memory, (size_t)model->block_count, sizeof *model->blocks, "block parameters"));
     model->blocks = memory;
-    for (int64_t i = 0; i < model->block_count; i++)
-        H3_TRY(h3_block_params_load(&model->blocks[i], model->engine.device, model->weights, model->first_block + i, 0, model->precision));
+    H3_TRY(choose_residence(model));
+    for (int64_t i = 0; i < model->block_count && model->resident; i++) H3_TRY(load_block(model, i));
     if (!model->is_first || config->num_refiner_layers == 0) return H3_OK;
     H3_TRY(h3_alloc(&memory, (size_t)config->num_refiner_layers, sizeof *model->refiners, "refiner parameters"));
     model->refiners = memory;
@@ -198,15 +238,17 @@ static h3_status block_forward(h3_model *model, h3_pass *pass, int64_t i, const 
 {
     h3_sink_tap tap;
     h3_block_state state = {0};
+    H3_TRY(load_block(model, i));
     h3_pass_values(pass, &state);
     state.value[H3_VALUE_X] = pass->block_inputs[i];
-    h3_walk walk = {&model->engine, operators_of(model, i), &model->blocks[i], &state, NULL, h3_sink_as_tap(&tap, model->engine.device, sink)};
+    h3_walk walk = {&model->engine, operators_of(model, i), &model->blocks[i], &state, NULL, h3_sink_as_tap(&tap, sink)};
     h3_status status = h3_walk_forward(&walk);
     if (status == H3_OK) {
         *out = state.node[H3_NODE_RESIDUAL_MLP].out;
         state.node[H3_NODE_RESIDUAL_MLP].out = (h3_tensor){0};
     }
     h3_block_state_free(&state, model->engine.device);
+    leave_block(model, i);
     return status;
 }
 
@@ -237,18 +279,47 @@ h3_status h3_model_forward(h3_model *model, const h3_sequence *sequence, const h
     return status;
 }
 
+h3_status h3_model_input_side(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, const h3_tensor *dhidden, const h3_tensor *dtemb)
+{
+    h3_pass *pass = NULL;
+    h3_status status = h3_sequence_check(sequence, model->engine.config);
+    if (status == H3_OK) status = new_pass(model, sequence, &pass);
+    if (status == H3_OK) status = h3_boundary_prepare(model, pass, sink);
+    if (status == H3_OK) status = h3_boundary_input(model, pass, sink);
+    if (status == H3_OK) status = h3_boundary_input_backward(model, pass, sink, dhidden, dtemb);
+    h3_pass_free(pass, model);
+    return status;
+}
+
+h3_status h3_model_output_side(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, const h3_tensor *hidden)
+{
+    h3_pass *pass = NULL;
+    h3_tensor dhidden = {0}, dtemb = {0};
+    h3_status status = h3_sequence_check(sequence, model->engine.config);
+    if (status == H3_OK) status = new_pass(model, sequence, &pass);
+    if (status == H3_OK) status = h3_boundary_prepare(model, pass, NULL);
+    if (status == H3_OK) status = h3_device_duplicate(&pass->hidden, model->engine.device, hidden);
+    if (status == H3_OK) status = h3_boundary_output(model, pass, sink, NULL, NULL);
+    if (status == H3_OK) status = h3_boundary_output_backward(model, pass, sink, &dhidden, &dtemb);
+    h3_device_free(&dhidden, model->engine.device);
+    h3_device_free(&dtemb, model->engine.device);
+    h3_pass_free(pass, model);
+    return status;
+}
+
 /* Recomputes block i's forward silently, then walks back; dhidden is replaced by the gradient of the block's input. */
 static h3_status block_backward(h3_model *model, h3_pass *pass, int64_t i, const h3_sink *sink, h3_tensor *dhidden, h3_tensor *dtemb)
 {
     h3_sink_tap tap;
     h3_block_state state = {0};
+    H3_TRY(load_block(model, i));
     h3_pass_values(pass, &state);
     state.value[H3_VALUE_X] = pass->block_inputs[i];
     h3_walk walk = {&model->engine, operators_of(model, i), &model->blocks[i], &state, NULL, NULL};
     h3_status status = h3_walk_forward(&walk);
     state.grad[H3_NODE_RESIDUAL_MLP] = *dhidden;
     *dhidden = (h3_tensor){0};
-    walk.tap = h3_sink_as_tap(&tap, model->engine.device, sink);
+    walk.tap = h3_sink_as_tap(&tap, sink);
     if (status == H3_OK) status = h3_walk_backward(&walk);
     if (status == H3_OK) status = h3_engine_add(&model->engine, dtemb, dtemb, &state.grad[H3_VALUE_TEMB]);
     if (status == H3_OK) {
@@ -256,6 +327,7 @@ static h3_status block_backward(h3_model *model, h3_pass *pass, int64_t i, const
         state.grad[H3_VALUE_X] = (h3_tensor){0};
     }
     h3_block_state_free(&state, model->engine.device);
+    leave_block(model, i);
     return status;
 }
 

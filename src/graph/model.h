@@ -46,6 +46,7 @@ typedef struct h3_model {
     const h3_operator *const *operators;          /* of the blocks, [H3_NODE_COUNT] */
     int64_t operators_end;                        /* blocks from here on run the provider's instead; num_layers: none */
     const h3_operator *provider[H3_NODE_COUNT];   /* of the refiners */
+    int resident;                                 /* all blocks' parameters stay; otherwise a block has them while it is walked */
     h3_block_params *blocks;                      /* [block_count] */
     h3_block_params *refiners;                    /* [num_refiner_layers]; first rank only */
     h3_tensor boundary[H3_BOUNDARY_PARAMS];
@@ -57,10 +58,13 @@ typedef struct h3_model {
 h3_status h3_model_open(h3_model *model, const h3_weights *weights, const h3_device *device, int32_t precision, const h3_library *provider,
                         const h3_operator *const *operators, int64_t first_block, int64_t block_count);
 void h3_model_close(h3_model *model);
+/* From here on blocks' parameters are brought for each walk of a block and dropped behind it. h3_model_open chooses that by itself where they would
+ * take more than 55 % of the device's free memory. */
+void h3_model_stream(h3_model *model);
 
 /* Everything named that a pass produces goes here: "node.block3.q_proj", "dnode.block3.q_proj", "grad.<parameter>", "dinput.block3.x",
  * "dinput.block3.temb", "node.refiner0.q_proj", "boundary.hidden", "boundary.temb", "out.video", ... block is -1 for boundary tensors
- * of the input side, -2 for those of the output side. Tensors are on the host, good until the function returns.
+ * of the input side, -2 for those of the output side. Tensors are on the model's device, good until the function returns.
  * Calls (H3_TAP_CALL) of blocks go to `call` when it is set. */
 typedef struct h3_sink {
     h3_status (*tensor)(void *user, int64_t block, const char *name, const h3_tensor *tensor);
@@ -77,6 +81,11 @@ typedef struct h3_pass h3_pass;
 h3_status h3_model_forward(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, h3_pass **pass, h3_tensor *out_video, h3_tensor *out_audio);
 h3_status h3_model_backward(h3_model *model, h3_pass *pass, const h3_sink *sink);
 void h3_pass_free(h3_pass *pass, h3_model *model);
+
+/* A boundary by itself, forward and backward, for whoever makes its tensors again; a model that has that side. Gradients and hidden state are on the
+ * device: of the packed input and of temb over all blocks; the output of the last block. */
+h3_status h3_model_input_side(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, const h3_tensor *dhidden, const h3_tensor *dtemb);
+h3_status h3_model_output_side(h3_model *model, const h3_sequence *sequence, const h3_sink *sink, const h3_tensor *hidden);
 
 /* The block's outside values (X is set by the caller), for walks of a single block: temb, index, cos, sin of a pass. */
 void h3_pass_values(const h3_pass *pass, h3_block_state *state);

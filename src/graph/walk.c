@@ -1,5 +1,7 @@
 #include "graph/walk.h"
 
+#include "graph/parameters.h"
+
 #include <string.h>
 
 h3_status h3_block_params_load(h3_block_params *out, const h3_device *device, const h3_weights *weights, int64_t block, int refiner, int32_t dtype)
@@ -11,15 +13,10 @@ h3_status h3_block_params_load(h3_block_params *out, const h3_device *device, co
     out->dtype = dtype;
     for (int32_t node = 0; node < H3_NODE_COUNT && status == H3_OK; node++) {
         for (int32_t i = 0; i < 2 && status == H3_OK; i++) {
-            h3_tensor stored = {0}, widened = {0};
             char name[96];
             if (h3_nodes[node].param[i].suffix == NULL || !h3_walk_has(refiner, node)) continue;
             h3_node_param_name(name, node, i, block, refiner);
-            status = h3_weights_read(&stored, weights, name);
-            if (status == H3_OK) status = h3_tensor_convert(&widened, &stored, dtype);
-            if (status == H3_OK) status = h3_device_upload(&out->param[node][i], device, &widened);
-            h3_tensor_free(&stored);
-            h3_tensor_free(&widened);
+            status = h3_parameter_load(&out->param[node][i], device, weights, name, dtype);
         }
     }
     if (status != H3_OK) h3_block_params_free(out, device);

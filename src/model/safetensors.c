@@ -32,7 +32,7 @@ static h3_status read_dtype(int32_t *out, const cJSON *item, const char *where)
             *out = DTYPES[i].dtype;
             return H3_OK;
         }
-    return h3_error(H3_INTEGRITY, "%s: dtype \"%.40s\" is not supported; store the tensor as F32 or BF16", where, name);
+    return h3_error(H3_INTEGRITY, "%s: dtype \"%.40s\" is not supported; store the tensor as F32, BF16 or F16", where, name);
 }
 
 static h3_status read_shape(int64_t shape[H3_MAX_RANK], int32_t *rank, const cJSON *item, const char *where)

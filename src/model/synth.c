@@ -28,7 +28,7 @@ void h3_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     memcpy(out, c, sizeof c);
 }
 
-static h3_status stream_key(uint32_t key[2], uint64_t seed, const char *name)
+h3_status h3_synth_key(uint32_t key[2], uint64_t seed, const char *name)
 {
     char *text;
     unsigned char hash[EVP_MAX_MD_SIZE];
@@ -76,23 +76,29 @@ static void make_run(float values[4 * LANES], uint64_t first, const uint32_t key
     }
 }
 
-h3_status h3_synth_fill(h3_tensor *tensor, uint64_t seed, const char *name, float base, float amp)
+void h3_synth_values(h3_tensor *tensor, const uint32_t key[2], float base, float amp, int through_bf16)
 {
-    uint32_t key[2] = {0};
     int64_t count = h3_tensor_count(tensor);
     size_t size = h3_dtype_size(tensor->dtype);
-    if (tensor->dtype != H3_F32 && tensor->dtype != H3_BF16)
-        return h3_error(H3_INTEGRITY, "synthetic values exist as F32 and BF16, not as dtype %d", tensor->dtype);
-    H3_TRY(stream_key(key, seed, name));
     for (int64_t start = 0; start < count; start += 4 * LANES) {
         float values[4 * LANES];
         uint16_t rounded[4 * LANES];
         size_t left = (size_t)(count - start < 4 * LANES ? count - start : 4 * LANES);
         make_run(values, (uint64_t)(start / 4), key, base, amp);
         for (int i = 0; i < 4 * LANES; i++) rounded[i] = h3_f32_to_bf16(values[i]);
+        for (int i = 0; through_bf16 && i < 4 * LANES; i++) values[i] = h3_bf16_to_f32(rounded[i]);
         memcpy((char *)tensor->data + (size_t)start * size, tensor->dtype == H3_F32 ? (const void *)values : rounded,
                left * size);
     }
+}
+
+h3_status h3_synth_fill(h3_tensor *tensor, uint64_t seed, const char *name, float base, float amp)
+{
+    uint32_t key[2] = {0};
+    if (tensor->dtype != H3_F32 && tensor->dtype != H3_BF16)
+        return h3_error(H3_INTEGRITY, "synthetic values exist as F32 and BF16, not as dtype %d", tensor->dtype);
+    H3_TRY(h3_synth_key(key, seed, name));
+    h3_synth_values(tensor, key, base, amp, 0);
     return H3_OK;
 }
 

@@ -115,6 +115,25 @@ h3_status h3_weights_hash(h3_weights *weights, const h3_watch *watch)
     return status;
 }
 
+h3_status h3_weights_view(h3_tensor *out, const h3_weights *weights, const char *name)
+{
+    *out = (h3_tensor){0};
+    const h3_parameter *parameter = h3_inventory_find(&weights->inventory, name);
+    if (parameter == NULL) return h3_error(H3_USAGE, "the model has no parameter \"%.200s\"; check the name", name);
+    if (!weights->is_folder) return h3_error(H3_USAGE, "synthetic weights have no bytes to look at");
+    const h3_tensor *stored = weights->tensors[parameter - weights->inventory.items];
+    if (stored == NULL)
+        return h3_error(H3_INTEGRITY, "%s was not opened: the checkpoint is open for block %lld alone", name, (long long)weights->only_block);
+    *out = *stored;
+    return H3_OK;
+}
+
+int h3_weights_seed(const h3_weights *weights, uint64_t *seed)
+{
+    *seed = weights->seed;
+    return !weights->is_folder;
+}
+
 /* cJSON's builders return NULL for want of memory only; `good` collects that. */
 static void shard_identity(cJSON *list, const h3_shard *shard, int *good)
 {

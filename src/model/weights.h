@@ -38,6 +38,10 @@ const h3_inventory *h3_weights_inventory(const h3_weights *weights);
 /* A new host tensor in the stored dtype (caller frees). H3_USAGE for an unknown name. Safe to call from several threads. */
 h3_status h3_weights_read(h3_tensor *out, const h3_weights *weights, const char *name);
 
+/* The mapped bytes of a checkpoint folder's tensor, good as long as the weights are open. */
+h3_status h3_weights_view(h3_tensor *out, const h3_weights *weights, const char *name);
+/* 1 and the seed of synthetic weights; 0 for a folder. */
+int h3_weights_seed(const h3_weights *weights, uint64_t *seed);
 /* Hashes every shard of a folder, unless that was done before: all shards at once, on all cores. `watch` (may be NULL) is told how far it is. */
 h3_status h3_weights_hash(h3_weights *weights, const h3_watch *watch);
 

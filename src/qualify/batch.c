@@ -141,6 +141,22 @@ static int64_t first_difference(const h3_tensor *original, const h3_tensor *item
     return -1;
 }
 
+/* The same question without the place, answered on the device: source rows follow each other but where they wrap around. */
+static h3_status same_rows(int *same, const h3_device *device, const h3_tensor *original, const h3_tensor *item, const h3_batch_variant *variant,
+                           int64_t original_rows, int64_t length)
+{
+    size_t row_bytes = h3_tensor_bytes(original) / (size_t)original_rows;
+    *same = 1;
+    for (int64_t row = 0; row < length && *same;) {
+        int64_t from = source_row(variant, variant->position, row, original_rows), run = original_rows - from;
+        if (run > length - row) run = length - row;
+        H3_TRY(device->equal(same, (const char *)item->data + (size_t)row * row_bytes, (const char *)original->data + (size_t)from * row_bytes,
+                             (size_t)run * row_bytes));
+        row += run;
+    }
+    return H3_OK;
+}
+
 h3_status h3_batch_first_difference(int64_t *row, const h3_device *device, const h3_tensor *original, const h3_tensor *batched,
                                     const h3_batch_variant *variant, int64_t original_rows)
 {
@@ -148,6 +164,10 @@ h3_status h3_batch_first_difference(int64_t *row, const h3_device *device, const
     int64_t length = variant->rows != 0 ? variant->rows : original_rows, elements = h3_tensor_count(original) / original_rows;
     char *first = (char *)batched->data + (size_t)(variant->position * length * elements) * h3_dtype_size(batched->dtype);
     h3_tensor rows = h3_tensor_view(first, batched->dtype, 2, H3_SHAPE(length, elements)); /* no more than these are looked at */
+    int same;
+    *row = -1;
+    H3_TRY(same_rows(&same, device, original, &rows, variant, original_rows, length));
+    if (same) return H3_OK;
     H3_TRY(h3_device_borrow(&whole, device, original));
     h3_status status = h3_device_borrow(&item, device, &rows);
     if (status == H3_OK) {

@@ -110,26 +110,36 @@ void h3_case_free(h3_case *item)
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) h3_tensor_free(tensors[i]);
 }
 
+/* Where a case's tensors go. */
+typedef struct case_store {
+    const h3_device *device;
+    h3_artifact_writer *writer;
+} case_store;
+
 static h3_status store(void *user, int64_t block, const char *name, const h3_tensor *tensor)
 {
+    const case_store *to = user;
     char digest[H3_SHA256_HEX];
+    h3_tensor host;
     (void)block;
-    if (!h3_all_finite(tensor)) return h3_error(H3_FAILED, "tensor %s is not finite", name);
-    return h3_artifact_add(user, name, tensor, digest);
+    H3_TRY(h3_device_borrow(&host, to->device, tensor));
+    h3_status status = h3_all_finite(&host) ? h3_artifact_add(to->writer, name, &host, digest) : h3_error(H3_FAILED, "tensor %s is not finite", name);
+    h3_device_return(&host, to->device);
+    return status;
 }
 
 h3_status h3_case_run(h3_model *model, const h3_case *item, const char *path)
 {
-    h3_artifact_writer *writer;
+    case_store to = {.device = model->engine.device};
     h3_pass *pass = NULL;
     char sha256[H3_SHA256_HEX];
     int64_t size;
-    H3_TRY(h3_artifact_create(&writer, "h3_reference_pass case"));
-    h3_sink sink = {store, NULL, writer};
+    H3_TRY(h3_artifact_create(&to.writer, "h3_reference_pass case"));
+    h3_sink sink = {store, NULL, &to};
     h3_status status = h3_model_forward(model, &item->sequence, &sink, &pass, NULL, NULL);
     if (status == H3_OK) status = h3_model_backward(model, pass, &sink);
     h3_pass_free(pass, model);
-    if (status == H3_OK) return h3_artifact_publish(writer, path, &size, sha256);
-    h3_artifact_discard(writer);
+    if (status == H3_OK) return h3_artifact_publish(to.writer, path, &size, sha256);
+    h3_artifact_discard(to.writer);
     return status;
 }

@@ -89,36 +89,34 @@ static h3_status check_repeat(h3_gate_block *block, int32_t node, h3_direction d
 /* Attention's tensors share one q over a head vector. */
 static int64_t group_of(const h3_gate_block *block, int32_t node) { return node == H3_NODE_ATTENTION ? block->engine.config->attention_head_dim : 1; }
 
-/* One tensor of the candidate (x), the provider (p) and the isolated golden (g), all on the host. */
+/* One tensor of the candidate (x), the provider (p) and the isolated golden (g), all on the device. */
 static h3_status note_figures(h3_gate_block *block, int32_t node, h3_direction direction, const char *name, const h3_tensor *x, const h3_tensor *p,
                               const h3_tensor *g)
 {
     h3_figures candidate, provider;
+    int equal;
+    const h3_device *device = block->engine.device;
     int64_t rows = h3_gate_product_rows(g, name, node), group = group_of(block, node);
-    H3_TRY(h3_figures_of(&candidate, x, g, rows, group));
-    H3_TRY(h3_figures_of(&provider, p, g, rows, group));
+    H3_TRY(h3_figures_on(&candidate, device, x, g, rows, group));
+    H3_TRY(h3_figures_on(&provider, device, p, g, rows, group));
     h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_ERROR), candidate.error, h3_isolated_error_bound(&provider), provider.error, name);
     h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_BIAS), fabs(candidate.bias), h3_isolated_bias_bound(&provider), provider.bias, name);
     h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_WORST_ROW), candidate.worst_row, h3_isolated_worst_bound(&provider), provider.worst_row, name);
-    if (memcmp(x->data, p->data, h3_tensor_bytes(x)) != 0) block->record->node[node].isolated_drift[direction] = 1;
+    H3_TRY(h3_device_equal(&equal, device, x, p));
+    if (!equal) block->record->node[node].isolated_drift[direction] = 1;
     return H3_OK;
 }
 
 static h3_status check_figures(h3_gate_block *block, int32_t node, h3_direction direction)
 {
-    const h3_tensor *product;
+    const h3_tensor *golden;
     const char *name;
-    const h3_device *device = block->engine.device;
-    const h3_node_result *results[] = {&block->isolated.node[node], &block->provider_isolated.node[node], &block->golden_isolated.node[node]};
+    const h3_node_result *candidate = &block->isolated.node[node], *provider = &block->provider_isolated.node[node];
     if (block->unusable[direction][node]) return H3_OK;
-    for (int i = 0; (product = h3_gate_product(results[2], direction, i, &name)) != NULL; i++) {
-        h3_tensor host[3] = {{0}, {0}, {0}};
-        h3_status status = H3_OK;
-        if (product->data == NULL) continue;
-        for (int k = 0; k < 3 && status == H3_OK; k++) status = h3_device_borrow(&host[k], device, h3_gate_product(results[k], direction, i, &name));
-        if (status == H3_OK) status = note_figures(block, node, direction, name, &host[0], &host[1], &host[2]);
-        for (int k = 0; k < 3; k++) h3_device_return(&host[k], device);
-        H3_TRY(status);
+    for (int i = 0; (golden = h3_gate_product(&block->golden_isolated.node[node], direction, i, &name)) != NULL; i++) {
+        if (golden->data == NULL) continue;
+        const h3_tensor *x = h3_gate_product(candidate, direction, i, &name), *p = h3_gate_product(provider, direction, i, &name);
+        H3_TRY(note_figures(block, node, direction, name, x, p, golden));
     }
     block->record->node[node].isolated_ran[direction] = 1;
     return H3_OK;
@@ -156,7 +154,10 @@ static h3_status check_promise(h3_gate_block *block, int32_t node)
     h3_difference difference;
     char text[200], place[96];
     if (cell == NULL || block->unusable[H3_FORWARD][node]) return H3_OK;
-    H3_TRY(difference_between(&difference, block->engine.device, x, p));
+    int equal;
+    H3_TRY(h3_device_equal(&equal, block->engine.device, x, p));
+    difference = (h3_difference){0};
+    if (!equal) H3_TRY(difference_between(&difference, block->engine.device, x, p));
     cell->value = (double)difference.differing;
     cell->bound = 0.0;
     if (difference.differing == 0) {

@@ -17,13 +17,9 @@ static h3_status check_tensors(const h3_artifact *artifact, const h3_manifest *m
     if (listed != artifact->count)
         return h3_error(H3_INTEGRITY, MANIFEST " lists %zu tensors of %s, which holds %zu; rerun h3_reference_pass", listed,
                         relative, artifact->count);
-    for (size_t i = 0; i < artifact->count; i++) {
-        char name[400];
-        snprintf(name, sizeof name, "%s/%s/%s", layout, h3_precision_name(precision), artifact->entries[i].name);
-        const h3_manifest_tensor *tensor = strlen(name) < sizeof tensor->name ? h3_manifest_find(manifest, name) : NULL;
-        if (tensor == NULL || strcmp(tensor->file, relative) != 0 || strcmp(tensor->digest, artifact->entries[i].digest) != 0)
-            return h3_error(H3_INTEGRITY, MANIFEST " does not list %s as %s has it; rerun h3_reference_pass", name, relative);
-    }
+    char prefix[200];
+    snprintf(prefix, sizeof prefix, "%s/%s/", layout, h3_precision_name(precision));
+    for (size_t i = 0; i < artifact->count; i++) H3_TRY(h3_manifest_require_entry(manifest, prefix, relative, &artifact->entries[i], artifact->path));
     return H3_OK;
 }
 

@@ -86,6 +86,27 @@ h3_status h3_manifest_add_tensor(h3_manifest *manifest, const char *name, const 
     snprintf(tensor->name, sizeof tensor->name, "%s", name);
     snprintf(tensor->file, sizeof tensor->file, "%s", file);
     snprintf(tensor->digest, sizeof tensor->digest, "%s", digest);
+    tensor->samples = 0;
+    tensor->norm = 0.0;
+    return H3_OK;
+}
+
+h3_status h3_manifest_add_samples(h3_manifest *manifest, const char *name, const char *file, const char *digest, double norm)
+{
+    H3_TRY(h3_manifest_add_tensor(manifest, name, file, digest));
+    manifest->tensors[manifest->tensor_count - 1].samples = 1;
+    manifest->tensors[manifest->tensor_count - 1].norm = norm;
+    return H3_OK;
+}
+
+h3_status h3_manifest_require_entry(const h3_manifest *manifest, const char *prefix, const char *file, const h3_artifact_entry *entry, const char *where)
+{
+    char name[400];
+    int samples = strncmp(entry->name, H3_SAMPLES, strlen(H3_SAMPLES)) == 0;
+    snprintf(name, sizeof name, "%s%s", prefix, entry->name + (samples ? strlen(H3_SAMPLES) : 0));
+    const h3_manifest_tensor *tensor = strlen(name) < sizeof tensor->name ? h3_manifest_find(manifest, name) : NULL;
+    if (tensor == NULL || strcmp(tensor->file, file) != 0 || tensor->samples != samples || (!samples && strcmp(tensor->digest, entry->digest) != 0))
+        return h3_error(H3_INTEGRITY, "reference-manifest.json does not list %s as %s has it; rerun h3_reference_pass", name, where);
     return H3_OK;
 }
 
@@ -119,6 +140,10 @@ static cJSON *tensor_json(const h3_manifest_tensor *tensor)
     cJSON_AddStringToObject(json, "name", tensor->name);
     cJSON_AddStringToObject(json, "file", tensor->file);
     cJSON_AddStringToObject(json, "digest", tensor->digest);
+    if (tensor->samples) {
+        cJSON_AddStringToObject(json, "stored", "samples");
+        cJSON_AddNumberToObject(json, "norm", tensor->norm);
+    }
     return json;
 }
 
@@ -160,9 +185,23 @@ static h3_status read_files(h3_manifest *out, const cJSON *json, const char *whe
     return H3_OK;
 }
 
+/* "stored" and "norm" are there together or not at all. */
+static h3_status read_samples(h3_manifest_tensor *tensor, const cJSON *item, const char *where)
+{
+    const char *stored;
+    const cJSON *norm = cJSON_GetObjectItemCaseSensitive(item, "norm");
+    if (norm == NULL && cJSON_GetObjectItemCaseSensitive(item, "stored") == NULL) return H3_OK;
+    H3_TRY(h3_json_string(&stored, item, "stored", where, H3_INTEGRITY));
+    if (strcmp(stored, "samples") != 0 || !cJSON_IsNumber(norm) || !(norm->valuedouble >= 0.0))
+        return h3_error(H3_INTEGRITY, "%s: malformed tensor entry %.80s", where, tensor->name);
+    tensor->samples = 1;
+    tensor->norm = norm->valuedouble;
+    return H3_OK;
+}
+
 static h3_status read_tensors(h3_manifest *out, const cJSON *json, const char *where)
 {
-    static const char *const keys[] = {"name", "file", "digest", NULL};
+    static const char *const keys[] = {"name", "file", "digest", "stored", "norm", NULL};
     const cJSON *tensors, *item;
     H3_TRY(h3_json_array(&tensors, json, "tensors", where, H3_INTEGRITY));
     cJSON_ArrayForEach(item, tensors) {
@@ -173,6 +212,7 @@ static h3_status read_tensors(h3_manifest *out, const cJSON *json, const char *w
         H3_TRY(h3_json_string(&digest, item, "digest", where, H3_INTEGRITY));
         if (strlen(name) >= 240 || strlen(file) >= 200 || !is_sha256(digest)) return h3_error(H3_INTEGRITY, "%s: malformed tensor entry %.80s", where, name);
         H3_TRY(h3_manifest_add_tensor(out, name, file, digest));
+        H3_TRY(read_samples(&out->tensors[out->tensor_count - 1], item, where));
     }
     return H3_OK;
 }
@@ -261,7 +301,7 @@ h3_status h3_manifest_require_equal(const h3_manifest *pinned, const h3_manifest
     if (!h3_model_same(pinned->model, made->model)) return h3_error(H3_INTEGRITY, "%s pins another model; check the plan's checkpoint", where);
     for (size_t i = 0; i < pinned->tensor_count; i++) {
         const h3_manifest_tensor *tensor = h3_manifest_find(made, pinned->tensors[i].name);
-        if (tensor == NULL || strcmp(tensor->digest, pinned->tensors[i].digest) != 0)
+        if (tensor == NULL || strcmp(tensor->digest, pinned->tensors[i].digest) != 0 || tensor->samples != pinned->tensors[i].samples)
             return h3_error(H3_INTEGRITY, "%s: tensor %s is not reproduced; the provider, a library or the machine has changed", where, pinned->tensors[i].name);
     }
     if (pinned->tensor_count != made->tensor_count) return h3_error(H3_INTEGRITY, "%s pins %zu tensors, this pass made %zu", where, pinned->tensor_count, made->tensor_count);

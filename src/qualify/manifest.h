@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "graph/library.h"
 #include "qualify/plan.h"
+#include "store/artifact.h"
 
 /* Instruction set class, and versions of the libraries whose bits matter. Caller deletes. Byte equality is promised only within one. */
 h3_status h3_fingerprint(cJSON **out, const h3_library *provider);
@@ -17,12 +18,17 @@ h3_status h3_fingerprint_require(const cJSON *recorded, const cJSON *current, co
  * says the same again. */
 int h3_model_same(const cJSON *a, const cJSON *b);
 
-/* One tensor of a pass: "<layout>/<precision>/<name>", the file that holds it, its digest. */
+/* One tensor of a pass: "<layout>/<precision>/<name>", the file that holds it, its digest. Under the policy "recompute" the file has samples of
+ * it only, as H3_SAMPLES<name>: whoever needs the tensor runs the provider again and requires the digest. */
 typedef struct h3_manifest_tensor {
     char name[240];
     char file[200];
     char digest[H3_SHA256_HEX];
+    int samples; /* only samples are stored */
+    double norm; /* then: ||tensor|| */
 } h3_manifest_tensor;
+#define H3_SAMPLES "samples/"
+enum { H3_SAMPLE_COUNT = 512 };
 
 typedef struct h3_manifest_file {
     char path[200];
@@ -40,6 +46,10 @@ typedef struct h3_manifest {
 
 h3_status h3_manifest_add_file(h3_manifest *manifest, const char *path, int64_t size, const char *sha256);
 h3_status h3_manifest_add_tensor(h3_manifest *manifest, const char *name, const char *file, const char *digest);
+h3_status h3_manifest_add_samples(h3_manifest *manifest, const char *name, const char *file, const char *digest, double norm);
+/* Whether an artifact's dataset is what the manifest lists for it: the tensor with its digest, or samples of it. `prefix` is "<layout>/<precision>/".
+ * H3_INTEGRITY names `where`. */
+h3_status h3_manifest_require_entry(const h3_manifest *manifest, const char *prefix, const char *file, const h3_artifact_entry *entry, const char *where);
 /* Deterministic text (caller frees): sorted entries, no times or places. H3_INTEGRITY on a duplicate entry. */
 h3_status h3_manifest_print(char **out, h3_manifest *manifest);
 /* Strict reading; every damage is H3_INTEGRITY with `where`. */

@@ -20,13 +20,13 @@ static int comparable(const h3_tensor *x, const h3_tensor *g)
 }
 
 /* Norm of the difference of each row over that of the golden row, the largest of all. */
-static void worst_row(h3_figures *out, const double *row_error, const double *row_norm, int64_t rows)
+static void worst_row(h3_figures *out, const h3_row_sum *sums, int64_t rows)
 {
     double floor = 1e-3 * out->golden_norm / sqrt((double)rows);
     out->worst_row = 0.0;
     for (int64_t r = 0; r < rows; r++) {
-        double norm = sqrt(row_norm[r]), scale = norm > floor ? norm : floor;
-        double value = sqrt(row_error[r]) / (scale > 0.0 ? scale : 1.0);
+        double norm = sqrt(sums[r].norm), scale = norm > floor ? norm : floor;
+        double value = sqrt(sums[r].difference) / (scale > 0.0 ? scale : 1.0);
         if (!(value <= out->worst_row)) { /* NaN wins */
             out->worst_row = value;
             out->worst_index = r;
@@ -35,40 +35,53 @@ static void worst_row(h3_figures *out, const double *row_error, const double *ro
     }
 }
 
-h3_status h3_figures_of(h3_figures *out, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group)
+static void figures_from(h3_figures *out, const h3_row_sum *sums, int64_t rows)
+{
+    h3_row_sum all = {0.0, 0.0, 0.0, 0.0, 0.0};
+    for (int64_t r = 0; r < rows; r++) {
+        all.difference += sums[r].difference;
+        all.norm += sums[r].norm;
+        all.dot += sums[r].dot;
+        all.squares += sums[r].squares;
+        all.bad += sums[r].bad;
+    }
+    out->golden_norm = sqrt(all.norm);
+    out->error = all.norm > 0.0 ? sqrt(all.difference) / out->golden_norm : sqrt(all.difference);
+    out->bias = all.norm > 0.0 ? all.dot / all.norm : 0.0;
+    out->effective = all.squares > 0.0 ? all.norm * all.norm / all.squares : 1.0;
+    worst_row(out, sums, rows);
+    if (!(all.bad == 0.0)) out->error = out->bias = out->worst_row = NAN;
+}
+
+h3_status h3_figures_on(h3_figures *out, const h3_device *device, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group)
 {
     void *memory;
     memset(out, 0, sizeof *out);
-    if (!comparable(x, g)) return h3_error(H3_FAILED, "two tensors cannot be compared: absent, empty, or of different sizes");
-    int64_t count = h3_tensor_count(x);
-    if (rows < 1 || count % rows != 0 || group < 1 || count % group != 0)
-        return h3_error(H3_FAILED, "%lld elements do not divide into %lld rows and groups of %lld", (long long)count, (long long)rows, (long long)group);
-    H3_TRY(h3_alloc(&memory, (size_t)rows * 2, sizeof(double), "row norms"));
-    double *row_error = memory, *row_norm = row_error + rows;
-    double dot = 0.0, difference = 0.0, norm = 0.0, q_group = 0.0, q_squares = 0.0;
-    int finite = 1;
-    for (int64_t i = 0; i < count; i++) {
-        double a = element(x, i), b = element(g, i), d = a - b, q = b * b;
-        finite &= isfinite(a) && isfinite(b);
-        difference += d * d;
-        norm += q;
-        dot += d * b;
-        q_group += q;
-        if ((i + 1) % group == 0) {
-            q_squares += q_group * q_group;
-            q_group = 0.0;
-        }
-        row_error[i / (count / rows)] += d * d;
-        row_norm[i / (count / rows)] += q;
+    H3_TRY(h3_alloc(&memory, rows > 0 ? (size_t)rows : 1, sizeof(h3_row_sum), "row sums"));
+    h3_status status = h3_device_row_sums(memory, device, x, g, rows, group);
+    if (status == H3_OK) {
+        out->count = h3_tensor_count(x);
+        figures_from(out, memory, rows);
     }
-    out->count = count;
-    out->golden_norm = sqrt(norm);
-    out->error = norm > 0.0 ? sqrt(difference) / out->golden_norm : sqrt(difference);
-    out->bias = norm > 0.0 ? dot / norm : 0.0;
-    out->effective = q_squares > 0.0 ? norm * norm / q_squares : 1.0;
-    worst_row(out, row_error, row_norm, rows);
-    if (!finite) out->error = out->bias = out->worst_row = NAN;
     free(memory);
+    return status;
+}
+
+h3_status h3_figures_of(h3_figures *out, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group)
+{
+    return h3_figures_on(out, h3_device_cpu(), x, g, rows, group);
+}
+
+h3_status h3_error_on(h3_figures *out, const h3_device *device, const h3_tensor *x, const h3_tensor *g)
+{
+    return h3_figures_on(out, device, x, g, g->rank > 1 ? g->shape[0] : 1, 1);
+}
+
+h3_status h3_norm_on(double *norm, const h3_device *device, const h3_tensor *tensor)
+{
+    h3_figures figures;
+    H3_TRY(h3_error_on(&figures, device, tensor, tensor));
+    *norm = figures.error != figures.error ? NAN : figures.golden_norm;
     return H3_OK;
 }
 

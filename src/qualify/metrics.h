@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "h3/operator.h"
+#include "graph/device.h"
 
 /* Figures of x against the golden g. Any NaN or infinity in x or g makes `error`, `bias` and `worst_row` NaN, which no bound accepts. */
 typedef struct h3_figures {
@@ -22,9 +22,16 @@ typedef struct h3_figures {
 /*
  * x and g: F32 or BF16 host tensors of equal element count (H3_FAILED otherwise, and for an empty comparison). Rows are the
  * first dimension (a 1-d tensor is one row). `group` elements in sequence share one q: 1, or head_dim for attention's tensors.
- * All sums in double over ascending elements.
+ * All sums in double: rows as h3_device_row_sums adds them, then the rows ascending.
  */
 h3_status h3_figures_of(h3_figures *out, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group);
+
+/* The same for tensors on a device. */
+h3_status h3_figures_on(h3_figures *out, const h3_device *device, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group);
+/* The same with the first dimension as rows and no groups: what `error` needs. */
+h3_status h3_error_on(h3_figures *out, const h3_device *device, const h3_tensor *x, const h3_tensor *g);
+/* ||tensor||; NaN unless every element is finite. */
+h3_status h3_norm_on(double *norm, const h3_device *device, const h3_tensor *tensor);
 
 /* Bounds of an isolated node from the provider's own figures. `ok = value <= bound` everywhere. */
 double h3_isolated_error_bound(const h3_figures *provider);  /* (1.05 + 1/sqrt(N)) p + 1e-5 */

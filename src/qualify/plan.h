@@ -33,7 +33,7 @@ typedef struct h3_plan {
     h3_weights_pins checkpoint_pins;   /* what proves it */
     size_t layout_count;
     h3_plan_layout *layouts;
-    int recompute;          /* artifacts: "recompute" instead of "full" */
+    int recompute;          /* "artifacts": only what runs a block again is stored whole, see h3_reference_run */
     const char *provider;   /* library */
     const cJSON *candidate; /* bindings */
     const cJSON *generation; /* NULL: no generation in this plan; read by h3_generation_read */

@@ -61,20 +61,37 @@ static h3_status sizes_of(h3_layout *sizes, const h3_layout_args *wanted, const 
     return h3_layout_sizes(sizes, &args);
 }
 
+enum { BYTES_BOTH = 4 + 2 }; /* FP32 and BF16 */
+
+/* Elements of a layout's tensors that are stored: outputs and gradients of all nodes and all parameter gradients; under "recompute" block 0, the
+ * refiners' outputs and gradients, and three rows of hidden size of every other block. */
+static h3_status layout_elements(const h3_plan *plan, const h3_config *config, size_t rows, size_t parameters, size_t *elements)
+{
+    size_t blocks = (size_t)config->num_layers, outside;
+    h3_config shell = *config;
+    if (!plan->recompute) {
+        H3_TRY(add_product(elements, rows, blocks, 2 * row_elements(config)));
+        return add_product(elements, parameters, 1, 1);
+    }
+    shell.num_layers = 1; /* with the boundaries: a little too much */
+    H3_TRY(parameter_elements(&shell, &outside));
+    H3_TRY(add_product(elements, outside, 1, 1));
+    H3_TRY(add_product(elements, rows, 1 + (size_t)config->num_refiner_layers, 2 * row_elements(config)));
+    return add_product(elements, rows, blocks, 3 * (size_t)config->hidden_size);
+}
+
 h3_status h3_reference_bytes(const h3_plan *plan, const h3_config *config, size_t *bytes)
 {
-    enum { BYTES_BOTH = 4 + 2 }; /* FP32 and BF16 */
     size_t parameters;
     H3_TRY(parameter_elements(config, &parameters));
     *bytes = 0;
     for (size_t i = 0; i < plan->layout_count; i++) {
         h3_layout sizes;
-        size_t rows = 0;
+        size_t elements = 0;
         h3_status status = sizes_of(&sizes, &plan->layouts[i].args, config);
         if (status != H3_OK) return h3_error_context(status, "layout %s", plan->layouts[i].name);
-        H3_TRY(add_product(&rows, (size_t)sizes.rows, (size_t)config->num_layers, BYTES_BOTH));
-        H3_TRY(add_product(bytes, rows, 2, row_elements(config))); /* outputs and gradients */
-        H3_TRY(add_product(bytes, parameters, BYTES_BOTH, 1));
+        H3_TRY(layout_elements(plan, config, (size_t)sizes.rows, parameters, &elements));
+        H3_TRY(add_product(bytes, elements, BYTES_BOTH, 1));
     }
     return H3_OK;
 }

@@ -88,21 +88,15 @@ static h3_status tensor_prefix(char out[200], const char *path)
 
 static h3_status check_tensors(h3_run_check *check, const h3_manifest *manifest, const char *path)
 {
-    char prefix[200], name[400];
+    char prefix[200];
     h3_artifact artifact;
     H3_TRY(tensor_prefix(prefix, path));
     H3_TRY(h3_check_open_artifact(&artifact, check, H3_STAGE_REFERENCE, path));
     h3_status status = H3_OK;
     for (size_t i = 0; i < artifact.count && status == H3_OK; i++) {
-        snprintf(name, sizeof name, "%s%s", prefix, artifact.entries[i].name);
-        const h3_manifest_tensor *tensor = strlen(name) < sizeof tensor->name ? h3_manifest_find(manifest, name) : NULL;
-        if (tensor == NULL || strcmp(tensor->file, path) != 0)
-            status = h3_error(H3_INTEGRITY, "%s: the dataset %s is not in " MANIFEST "; rerun h3_reference_pass", artifact.path,
-                              artifact.entries[i].name);
-        else if (strcmp(tensor->digest, artifact.entries[i].digest) != 0)
-            status = h3_error(H3_INTEGRITY, "%s: the dataset %s has not the digest of " MANIFEST "; rerun h3_reference_pass",
-                              artifact.path, artifact.entries[i].name);
+        status = h3_manifest_require_entry(manifest, prefix, path, &artifact.entries[i], artifact.path);
         check->tensors += status == H3_OK;
+        check->sampled += strncmp(artifact.entries[i].name, H3_SAMPLES, strlen(H3_SAMPLES)) == 0;
     }
     h3_artifact_close(&artifact);
     return status;

@@ -26,46 +26,61 @@ static h3_status add(h3_thresholds *thresholds, const char *name, double provide
     return H3_OK;
 }
 
-static h3_status add_tensor(h3_thresholds *out, const char *layout, const char *name, const h3_tensor *golden, const h3_tensor *provider)
+static h3_status add_tensor(h3_thresholds *out, const h3_device *device, const char *layout, const char *name, const h3_tensor *golden,
+                            const h3_tensor *provider)
 {
     h3_figures figures;
     char full[240];
     snprintf(full, sizeof full, "%s/%s", layout, name);
-    if (h3_figures_of(&figures, provider, golden, 1, 1) != H3_OK) return h3_error_context(H3_INTEGRITY, "tensor %s", full);
+    if (h3_error_on(&figures, device, provider, golden) != H3_OK) return h3_error_context(H3_INTEGRITY, "tensor %s", full);
     if (!isfinite(figures.error)) return h3_error(H3_FAILED, "tensor %s: the provider's error is not finite; no bound can be frozen", full);
     return add(out, full, figures.error, figures.golden_norm > 0.0 ? h3_frozen_bound(figures.error, h3_is_gradient(name)) : h3_frozen_formula.absolute);
 }
 
-/* One artifact of both precisions: the same tensors must be in both. */
-static h3_status compute_file(h3_thresholds *out, const h3_manifest *manifest, const char *run_folder, const char *layout, int64_t block)
+/* One block, or boundary, in both precisions: the same tensors must be in both. */
+static h3_status compute_block(h3_thresholds *out, h3_tensor_source *source, const char *layout, const h3_plan_inputs *inputs, int64_t block)
 {
-    h3_artifact golden = {0}, provider = {0};
-    h3_status status;
-    H3_GOTO(h3_inputs_artifact(&golden, manifest, run_folder, layout, H3_F32, block), done);
-    H3_GOTO(h3_inputs_artifact(&provider, manifest, run_folder, layout, H3_BF16, block), done);
-    if (golden.count != provider.count || golden.count == 0)
-        status = h3_error(H3_INTEGRITY, "%s holds %zu tensors, its FP32 counterpart %zu; rerun h3_reference_pass", provider.path, provider.count, golden.count);
-    for (size_t i = 0; i < golden.count && status == H3_OK; i++) {
-        const h3_tensor *other;
-        status = h3_artifact_need(&other, &provider, golden.entries[i].name);
-        if (status == H3_OK) status = add_tensor(out, layout, golden.entries[i].name, &golden.entries[i].tensor, other);
+    const int all = H3_PART_FORWARD | H3_PART_BACKWARD;
+    h3_block_tensors *golden = NULL, *provider = NULL;
+    h3_status status = h3_block_tensors_open(&golden, source, layout, inputs, H3_F32, block, all);
+    if (status == H3_OK) status = h3_block_tensors_open(&provider, source, layout, inputs, H3_BF16, block, all);
+    size_t count = status == H3_OK ? h3_block_tensors_count(golden) : 0;
+    if (status == H3_OK && (count == 0 || h3_block_tensors_count(provider) != count))
+        status = h3_error(H3_INTEGRITY, "layout %s, block %lld: %zu tensors in BF16, %zu in FP32; rerun h3_reference_pass", layout, (long long)block,
+                          h3_block_tensors_count(provider), count);
+    for (size_t i = 0; i < count && status == H3_OK; i++) {
+        const char *name = h3_block_tensors_name(golden, i);
+        const h3_tensor *g, *p;
+        status = h3_block_tensors_need(&g, golden, name);
+        if (status == H3_OK) status = h3_block_tensors_need(&p, provider, name);
+        if (status == H3_OK) status = add_tensor(out, source->device, layout, name, g, p);
     }
-done:
-    h3_artifact_close(&golden);
-    h3_artifact_close(&provider);
+    h3_block_tensors_close(golden);
+    h3_block_tensors_close(provider);
     return status;
 }
 
-h3_status h3_thresholds_compute(h3_thresholds *out, const h3_plan *plan, const h3_config *config, const h3_manifest *manifest, const char *run_folder, int rank,
-                                int ranks)
+static h3_status compute_layout(h3_thresholds *out, h3_tensor_source *source, const h3_plan_layout *layout, const h3_plan_inputs *inputs, int rank,
+                                int ranks, h3_progress *progress)
 {
     int64_t first, blocks;
-    H3_TRY(h3_block_range(rank, ranks, config->num_layers, &first, &blocks));
+    H3_TRY(h3_block_range(rank, ranks, h3_weights_config(source->weights)->num_layers, &first, &blocks));
+    if (rank == 0) H3_TRY(compute_block(out, source, layout->name, inputs, H3_INPUT_SIDE));
+    for (int64_t block = first; block < first + blocks; block++) {
+        H3_TRY(compute_block(out, source, layout->name, inputs, block));
+        if (progress != NULL) h3_progress_add(progress, 1);
+    }
+    return rank == ranks - 1 ? compute_block(out, source, layout->name, inputs, H3_OUTPUT_SIDE) : H3_OK;
+}
+
+h3_status h3_thresholds_compute(h3_thresholds *out, const h3_plan *plan, h3_tensor_source *source, int rank, int ranks, h3_progress *progress)
+{
     for (size_t i = 0; i < plan->layout_count; i++) {
-        const char *layout = plan->layouts[i].name;
-        if (rank == 0) H3_TRY(compute_file(out, manifest, run_folder, layout, H3_INPUT_SIDE));
-        for (int64_t block = first; block < first + blocks; block++) H3_TRY(compute_file(out, manifest, run_folder, layout, block));
-        if (rank == ranks - 1) H3_TRY(compute_file(out, manifest, run_folder, layout, H3_OUTPUT_SIDE));
+        h3_plan_inputs inputs;
+        H3_TRY(h3_plan_inputs_new(&inputs, &plan->layouts[i], h3_weights_config(source->weights)));
+        h3_status status = compute_layout(out, source, &plan->layouts[i], &inputs, rank, ranks, progress);
+        h3_plan_inputs_free(&inputs);
+        H3_TRY(status);
     }
     return H3_OK;
 }

@@ -2,7 +2,9 @@
 #ifndef H3_QUALIFY_THRESHOLDS_H
 #define H3_QUALIFY_THRESHOLDS_H
 
+#include "base/log.h"
 #include "dist/ranks.h"
+#include "qualify/block_tensors.h"
 #include "qualify/manifest.h"
 
 typedef struct h3_threshold {
@@ -18,10 +20,9 @@ typedef struct h3_thresholds {
     h3_threshold *items; /* sorted by name once read or printed */
 } h3_thresholds;
 
-/* Bounds of the artifacts that rank `rank` of `ranks` answers for: its range of blocks, the first also the input side, the last the
- * output side. Reads them through `manifest` from run_folder with their hashes. H3_INTEGRITY names what is damaged or missing. */
-h3_status h3_thresholds_compute(h3_thresholds *out, const h3_plan *plan, const h3_config *config, const h3_manifest *manifest, const char *run_folder, int rank,
-                                int ranks);
+/* Bounds of the blocks that rank `rank` of `ranks` answers for: its range, the first also the input side, the last the output side. `progress` (may be
+ * NULL) counts blocks of its range in each layout. H3_INTEGRITY names what is damaged, missing or not reproduced. */
+h3_status h3_thresholds_compute(h3_thresholds *out, const h3_plan *plan, h3_tensor_source *source, int rank, int ranks, h3_progress *progress);
 /* Collective: brings all ranks' bounds together on rank 0. */
 h3_status h3_thresholds_gather(h3_ranks *ranks, h3_thresholds *thresholds);
 /* Deterministic text (caller frees). H3_FAILED when a tensor of the manifest has no bound. */

@@ -27,6 +27,11 @@ h3_status h3_artifact_add(h3_artifact_writer *writer, const char *name, const h3
  * writer in every case. Refuses when HDF5 failed in an h3_artifact_add before. */
 h3_status h3_artifact_publish(h3_artifact_writer *writer, const char *path, int64_t *size, char sha256[H3_SHA256_HEX]);
 void h3_artifact_discard(h3_artifact_writer *writer);
+/* The same beside whatever comes next: hashing and writing go on in a thread until the publication, which is freed, has been waited for. The writer is
+ * gone in every case. */
+typedef struct h3_publication h3_publication;
+h3_status h3_artifact_publish_start(h3_publication **out, h3_artifact_writer *writer, const char *path);
+h3_status h3_publication_wait(h3_publication *publication, int64_t *size, char sha256[H3_SHA256_HEX]);
 
 /* An artifact read whole: the file is read once, hashed, and parsed from that memory. */
 typedef struct h3_artifact {

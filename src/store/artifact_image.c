@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { GROWTH = 1 << 20 }; /* step in which the memory of a file that is written grows */
+#include "base/memory.h"
+
+enum { PAGE = 4096, GROWTH = 1 << 20 }; /* step in which the memory of a file that is written grows */
 
 /* Offsets of a version 2 superblock. */
 enum { VERSION = 8, ADDRESS_SIZE = 9, LENGTH_SIZE = 10, FLAGS = 11, BASE = 12, EXTENSION = 20, END = 28, CHECKSUM = 44 };
@@ -91,17 +94,30 @@ static void *refuse_growth(void *bytes, size_t size, H5FD_file_image_op_t operat
     return NULL;
 }
 
-/* Writing: the memory grows here, zeroed so that chance does not get into it, and is left behind at the end. */
+/* Writing: the memory is the kernel's own pages, zero when they are new so that chance does not get into the file. It grows without being copied, and is
+ * left behind at the end. */
 static void *grow(void *bytes, size_t size, H5FD_file_image_op_t operation, void *context)
 {
     h3_artifact_image *image = context;
     (void)operation;
-    char *grown = realloc(bytes, size);
-    if (grown == NULL) return NULL;
-    if (size > image->size) memset(grown + image->size, 0, size - image->size);
-    image->bytes = grown;
+    size_t capacity = (size + PAGE - 1) / PAGE * PAGE;
+    if (bytes != image->bytes) return NULL;
+    if (capacity > image->capacity) {
+        void *grown = bytes == NULL ? mmap(NULL, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                    : mremap(bytes, image->capacity, capacity, MREMAP_MAYMOVE);
+        if (grown == MAP_FAILED) return NULL;
+        h3_large_pages(grown, capacity); /* all of it: what has two kinds of pages cannot grow */
+        image->bytes = grown;
+        image->capacity = capacity;
+    }
     image->size = size;
-    return grown;
+    return image->bytes;
+}
+
+void h3_artifact_image_release(h3_artifact_image *image)
+{
+    if (image->bytes != NULL) munmap(image->bytes, image->capacity);
+    *image = (h3_artifact_image){0};
 }
 
 static herr_t keep(void *bytes, H5FD_file_image_op_t operation, void *context)

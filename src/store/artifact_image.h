@@ -6,10 +6,11 @@
 
 #include "store/artifact_types.h"
 
-/* Bytes that belong to the caller (malloc). The struct must stay where it is while the file is open. */
+/* A file's bytes. The struct must stay where it is while the file is open. */
 typedef struct h3_artifact_image {
     char *bytes;
     size_t size;
+    size_t capacity; /* of an image that is written: mapped memory; h3_artifact_image_release */
 } h3_artifact_image;
 
 /* HDF5's checksum of metadata (Bob Jenkins' lookup3). */
@@ -23,9 +24,11 @@ const char *h3_artifact_image_problem(const h3_artifact_image *image);
 /* Opens the image read-only; the bytes too must stay. Negative on failure. */
 hid_t h3_artifact_image_open(h3_artifact_image *image);
 
-/* A new file in memory, of the file creation settings `creation`. Once it is closed its bytes are in `image` (to be freed also on
- * failure), rounded up in size until h3_artifact_image_trim. */
+/* A new file in memory, of the file creation settings `creation`. Once it is closed its bytes are in `image` (to be released
+ * also on failure), rounded up in size until h3_artifact_image_trim. */
 hid_t h3_artifact_image_create(h3_artifact_image *image, hid_t creation);
+
+void h3_artifact_image_release(h3_artifact_image *image);
 
 /* Cuts the image of a closed file at the file's end; non-zero when there is no such file in it. */
 int h3_artifact_image_trim(h3_artifact_image *image);

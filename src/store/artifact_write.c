@@ -1,3 +1,5 @@
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +72,7 @@ void h3_artifact_discard(h3_artifact_writer *writer)
     if (writer->file >= 0) H5Fclose(writer->file);
     if (writer->group_settings >= 0) H5Pclose(writer->group_settings);
     if (writer->dataset_settings >= 0) H5Pclose(writer->dataset_settings);
-    free(writer->image.bytes);
+    h3_artifact_image_release(&writer->image);
     free(writer);
 }
 
@@ -177,13 +179,58 @@ static h3_status finish(h3_artifact_writer *writer, const char *path)
     return H3_OK;
 }
 
+/* A publication: the file is closed, its bytes are hashed and written by a thread of its own. */
+struct h3_publication {
+    pthread_t thread;
+    int threaded;
+    h3_artifact_writer *writer;
+    char path[H3_PATH_MAX], sha256[H3_SHA256_HEX], problem[1024];
+    h3_status status;
+};
+
+static void *hash_and_write(void *context)
+{
+    h3_publication *p = context;
+    const h3_artifact_image *image = &p->writer->image;
+    p->status = h3_sha256(p->sha256, image->bytes, image->size);
+    if (p->status == H3_OK) p->status = h3_publish(p->path, image->bytes, image->size);
+    if (p->status != H3_OK) snprintf(p->problem, sizeof p->problem, "%s", h3_error_text());
+    return NULL;
+}
+
+h3_status h3_artifact_publish_start(h3_publication **out, h3_artifact_writer *writer, const char *path)
+{
+    h3_publication *p = calloc(1, sizeof *p);
+    h3_artifact_silence();
+    h3_status status = p == NULL ? h3_error(H3_ENVIRONMENT, "out of memory to publish %s", path) : h3_path(p->path, "%s", path);
+    if (status == H3_OK) status = finish(writer, path);
+    if (status != H3_OK) {
+        h3_artifact_discard(writer);
+        free(p);
+        return status;
+    }
+    p->writer = writer;
+    p->threaded = pthread_create(&p->thread, NULL, hash_and_write, p) == 0;
+    if (!p->threaded) hash_and_write(p);
+    *out = p;
+    return H3_OK;
+}
+
+h3_status h3_publication_wait(h3_publication *p, int64_t *size, char sha256[H3_SHA256_HEX])
+{
+    if (p->threaded) pthread_join(p->thread, NULL);
+    h3_status status = p->status;
+    *size = (int64_t)p->writer->image.size;
+    memcpy(sha256, p->sha256, H3_SHA256_HEX);
+    if (status != H3_OK) h3_error(status, "%s", p->problem);
+    h3_artifact_discard(p->writer);
+    free(p);
+    return status;
+}
+
 h3_status h3_artifact_publish(h3_artifact_writer *writer, const char *path, int64_t *size, char sha256[H3_SHA256_HEX])
 {
-    h3_artifact_silence();
-    h3_status status = finish(writer, path);
-    if (status == H3_OK) status = h3_sha256(sha256, writer->image.bytes, writer->image.size);
-    if (status == H3_OK) status = h3_publish(path, writer->image.bytes, writer->image.size);
-    if (status == H3_OK) *size = (int64_t)writer->image.size;
-    h3_artifact_discard(writer);
-    return status;
+    h3_publication *publication;
+    H3_TRY(h3_artifact_publish_start(&publication, writer, path));
+    return h3_publication_wait(publication, size, sha256);
 }

@@ -150,6 +150,7 @@ h3_status h3_run_write_site(const h3_run *run, const char *verdict)
     cJSON_AddStringToObject(json, "host", host);
     add_environment(json, "user", "USER");
     add_environment(json, "job", "SLURM_JOB_ID");
+    if (run->hand_off[0] != 0) cJSON_AddStringToObject(json, "hand_off", run->hand_off);
     cJSON_AddStringToObject(json, "started", run->started);
     if (verdict != NULL) {
         h3_run_time(now);

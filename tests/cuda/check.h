@@ -2,11 +2,12 @@
 #ifndef H3_TESTS_CUDA_CHECK_H
 #define H3_TESTS_CUDA_CHECK_H
 
+#include "base/text.h"
 #include "run.h"
 
 typedef struct verdict {
     int failures;
-    char line[512]; /* what was found, for the node's line */
+    char line[1024]; /* what was found, for the node's line */
 } verdict;
 
 void note(verdict *v, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -26,5 +27,8 @@ void check_against_model(verdict *v, const problem *p, bool backward, int sample
 
 /* Bytes of two runs of one direction. */
 bool same_results(const problem *a, const problem *b, bool backward);
+
+/* SHA-256 of everything that one direction wrote. False, with h3_error_text, when it cannot be made. */
+bool digest_of(const problem *p, bool backward, char out[H3_SHA256_HEX]);
 
 #endif

@@ -1,15 +1,16 @@
-/* The emulated GPU: coroutines, what threads do together, asynchronous copies, and time. */
+/* The emulated GPU: coroutines, what threads do together, and asynchronous copies. */
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <ucontext.h>
 
 #include <vector>
 
+#include "base/half.h"
 #include "h3/operator.h"
 
 #include "emulate.h"
+#include "emulate_failure.h"
 
 extern "C" float h3_tensor_core_step(const uint16_t a[16], const uint16_t b[16], float c);
 
@@ -176,9 +177,8 @@ struct multiply {
 
 uint16_t half_of(uint32_t pair, unsigned which) { return (uint16_t)(pair >> 16 * which); }
 
-void act_multiply(void *const *lanes)
+void spread(uint16_t a[16][16], uint16_t b[8][16], void *const *lanes)
 {
-    uint16_t a[16][16], b[8][16];
     for (unsigned i = 0; i < WARP; i++) {
         const multiply *mine = static_cast<multiply *>(lanes[i]);
         for (unsigned e = 0; e < 2; e++) {
@@ -187,6 +187,26 @@ void act_multiply(void *const *lanes)
             for (unsigned part = 0; part < 2; part++) b[i / 4][k + part * 8] = half_of(mine->b[part], e);
         }
     }
+}
+
+void act_multiply_half(void *const *lanes)
+{
+    uint16_t a[16][16], b[8][16];
+    spread(a, b, lanes);
+    for (unsigned i = 0; i < WARP; i++) {
+        float *d = static_cast<multiply *>(lanes[i])->d;
+        for (unsigned e = 0; e < 4; e++) {
+            double sum = d[e];
+            for (unsigned k = 0; k < 16; k++) sum += (double)h3_f16_to_f32(a[i / 4 + e / 2 * 8][k]) * (double)h3_f16_to_f32(b[i % 4 * 2 + e % 2][k]);
+            d[e] = (float)sum;
+        }
+    }
+}
+
+void act_multiply(void *const *lanes)
+{
+    uint16_t a[16][16], b[8][16];
+    spread(a, b, lanes);
     for (unsigned i = 0; i < WARP; i++) {
         float *d = static_cast<multiply *>(lanes[i])->d;
         for (unsigned e = 0; e < 4; e++) d[e] = h3_tensor_core_step(a[i / 4 + e / 2 * 8], b[i % 4 * 2 + e % 2], d[e]);
@@ -310,6 +330,12 @@ void h3_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     meet("mma", &mine, act_multiply);
 }
 
+void h3_mma_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    multiply mine = {d, a, {b0, b1}};
+    meet("mma of half precision", &mine, act_multiply_half);
+}
+
 void h3_copy16(uint16_t *to, const uint16_t *from, bool valid)
 {
     if ((uintptr_t)to % 16 != 0 || (valid && (uintptr_t)from % 16 != 0)) stop("copies 16 bytes", "from or to an unaligned address");
@@ -332,6 +358,7 @@ void h3_copy_wait_for(int groups)
 void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &kernel)
 {
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    if (h3_emulated_cuda("launch") != cudaSuccess) return; /* cudaGetLastError says so */
     kernel_name = name;
     thread_count = threads;
     if (blocks == 0 || threads == 0 || threads % WARP != 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || shared > 227 * 1024)
@@ -346,37 +373,4 @@ void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, co
         run_block();
     }
     if (h3_emulated_memory) h3_emulated_memory(false);
-}
-
-/* ---- timing; the rest of the runtime is emulate_memory.cpp ---- */
-
-static double now()
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-extern "C" {
-cudaError_t cudaEventCreate(cudaEvent_t *event)
-{
-    *event = (cudaEvent_t) new double(0);
-    return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    delete (double *)event;
-    return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
-{
-    *(double *)event = now();
-    return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
-{
-    *milliseconds = (float)(*(double *)end - *(double *)start);
-    return cudaSuccess;
-}
 }

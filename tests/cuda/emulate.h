@@ -31,6 +31,8 @@
 #undef __shared__
 #define __shared__ static /* one CTA at a time */
 
+extern "C" int h3_cuda_status(h3_call *call, const char *kernel, cudaError_t error); /* of the candidate */
+
 struct h3_emulated_thread {
     uint3 thread, block;
     dim3 threads, grid;
@@ -56,6 +58,13 @@ inline uint32_t __float_as_uint(float value)
     return bits;
 }
 
+template <class T> inline T atomicAdd(T *to, T value) /* one thread at a time */
+{
+    const T before = *to;
+    *to += value;
+    return before;
+}
+
 inline float __uint_as_float(uint32_t bits)
 {
     float value;
@@ -78,6 +87,7 @@ inline uint32_t h3_bf_pair(float low, float high)
 
 /* Tensor-core building blocks; tile.cuh says what they do. */
 void h3_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void h3_mma_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1); /* of half precision; sums in double, rounded once */
 void h3_ldmatrix(uint32_t (&r)[4], const uint16_t *row);
 void h3_ldmatrix_transposed(uint32_t (&r)[4], const uint16_t *row);
 void h3_copy16(uint16_t *to, const uint16_t *from, bool valid);
@@ -88,10 +98,10 @@ template <int N> inline void h3_copy_wait() { h3_copy_wait_for(N); }
 void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &body);
 
 template <typename... P, typename... A>
-int h3_launch(h3_call *, const char *name, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, A... arguments)
+int h3_launch(h3_call *call, const char *name, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, A... arguments)
 {
     h3_emulate(name, grid, threads, shared, [=] { kernel(arguments...); });
-    return 0;
+    return h3_cuda_status(call, name, cudaGetLastError());
 }
 
 #endif

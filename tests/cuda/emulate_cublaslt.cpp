@@ -1,20 +1,24 @@
 /*
- * The part of cublasLt that the provider uses, on the host: column-major D = alpha op(A) op(B) + beta C, strided batches, BF16 or float32,
+ * The part of cublasLt that the provider uses, on the host: column-major D = alpha op(A) op(B) + beta C, strided batches, BF16, FP16 or float32, a bias behind the product,
  * one float32 sum over ascending k. Algorithms have made-up numbers. Leading dimensions and batches are checked as the library does.
  */
 #include <string.h>
 
 #include <cublasLt.h>
 
+#include "base/half.h"
 #include "h3/operator.h"
 
 #include "emulate.h"
+#include "emulate_failure.h"
 
 void h3_emulated_memory(bool open); /* emulate_memory.cpp */
 
 struct description {
     cublasComputeType_t compute;
     cublasOperation_t first, second;
+    cublasLtEpilogue_t epilogue;
+    const void *bias;
 };
 
 struct layout {
@@ -38,12 +42,14 @@ template <class T> static cublasStatus_t take(T &to, const void *from, size_t si
 
 static float load(const void *data, cudaDataType_t type, int64_t i)
 {
+    if (type == CUDA_R_16F) return h3_f16_to_f32(((const uint16_t *)data)[i]);
     return type == CUDA_R_16BF ? __uint_as_float((uint32_t)((const uint16_t *)data)[i] << 16) : ((const float *)data)[i];
 }
 
 static void store(void *data, cudaDataType_t type, int64_t i, float value)
 {
     if (type == CUDA_R_16BF) ((uint16_t *)data)[i] = (uint16_t)h3_bf_pair(value, 0.0f);
+    else if (type == CUDA_R_16F) ((uint16_t *)data)[i] = h3_f32_to_f16(value);
     else ((float *)data)[i] = value;
 }
 
@@ -76,7 +82,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status) { return status == CU
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
 {
     if (scale != CUDA_R_32F || (compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_PEDANTIC)) return CUBLAS_STATUS_INVALID_VALUE;
-    *out = (cublasLtMatmulDesc_t)(void *)new description{compute, CUBLAS_OP_N, CUBLAS_OP_N};
+    *out = (cublasLtMatmulDesc_t)(void *)new description{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -90,12 +96,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
 {
     description *own = (description *)(void *)d;
     if (name == CUBLASLT_MATMUL_DESC_TRANSA) return take(own->first, value, size);
+    if (name == CUBLASLT_MATMUL_DESC_EPILOGUE) return take(own->epilogue, value, size);
+    if (name == CUBLASLT_MATMUL_DESC_BIAS_POINTER) return take(own->bias, value, size);
     return name == CUBLASLT_MATMUL_DESC_TRANSB ? take(own->second, value, size) : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t columns, int64_t pitch)
 {
-    if (type != CUDA_R_16BF && type != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
+    if (type != CUDA_R_16BF && type != CUDA_R_16F && type != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
     *out = (cublasLtMatrixLayout_t)(void *)new layout{type, rows, columns, pitch, 0, 1};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -159,6 +167,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                               const void *second, cublasLtMatrixLayout_t b, const void *beta, const void *from, cublasLtMatrixLayout_t c, void *to,
                               cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t)
 {
+    const cudaError_t code = h3_emulated_cuda("cublasLtMatmul");
+    if (code != cudaSuccess) return code == cudaErrorMemoryAllocation ? CUBLAS_STATUS_ALLOC_FAILED : CUBLAS_STATUS_EXECUTION_FAILED;
     const description &own = *(description *)(void *)d;
     const layout &la = *(layout *)(void *)a, &lb = *(layout *)(void *)b, &lc = *(layout *)(void *)c;
     const float scale = *(const float *)alpha, kept = *(const float *)beta;
@@ -171,6 +181,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                 int64_t place = item * lc.apart + j * lc.pitch + i;
                 for (int64_t k = 0; k < depth; k++) sum += element(first, la, own.first, i, k, item) * element(second, lb, own.second, k, j, item);
                 sum *= scale;
+                if (own.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += load(own.bias, lc.type, i);
                 store(to, lc.type, place, kept == 0.0f ? sum : sum + kept * load(from, lc.type, place));
             }
         }

@@ -6,13 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include <map>
 
 #include "h3/operator.h"
 
 #include "emulate.h"
+#include "emulate_failure.h"
+#include "emulate_stream.h"
 
 void h3_emulated_memory(bool open); /* emulate.cpp knows it when it is there */
 
@@ -49,6 +50,7 @@ bool is_device(const void *address)
 
 void h3_emulated_memory(bool open)
 {
+    std::lock_guard<std::recursive_mutex> guard(h3_emulated_lock());
     open_scopes += open ? 1 : -1;
     if (guards_edges() || top == arena || open_scopes != (open ? 1 : 0)) return;
     if (mprotect(arena, (size_t)(top - arena), open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
@@ -57,6 +59,9 @@ void h3_emulated_memory(bool open)
 /* To and from must lie where the kind says. */
 static cudaError_t move(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
+    std::lock_guard<std::recursive_mutex> guard(h3_emulated_lock());
+    cudaError_t code = h3_emulated_cuda("cudaMemcpyAsync");
+    if (code != cudaSuccess) return code;
     bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (bytes > 0 && (is_device(to) != to_device || is_device(from) != from_device)) return cudaErrorInvalidValue;
@@ -67,17 +72,6 @@ static cudaError_t move(void *to, const void *from, size_t bytes, cudaMemcpyKind
 }
 
 extern "C" {
-cudaError_t cudaGetDeviceCount(int *count)
-{
-    *count = 1;
-    return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int *device)
-{
-    *device = 0;
-    return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaRuntimeGetVersion(int *version)
 {
     *version = 0;
@@ -88,16 +82,13 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
     return cudaSuccess;
 }
-const char *cudaGetErrorString(cudaError_t error)
-{
-    return error == cudaSuccess ? "no error" : error == cudaErrorInvalidValue ? "invalid value" : "emulated error";
-}
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     size_t rounded = (bytes + ALIGNED - 1) / ALIGNED * ALIGNED, whole = (rounded + PAGE - 1) / PAGE * PAGE;
     *out = nullptr;
+    std::lock_guard<std::recursive_mutex> guard(h3_emulated_lock());
+    cudaError_t code = h3_emulated_cuda("cudaMalloc");
+    if (code != cudaSuccess) return code;
     if (arena == nullptr) {
         void *reserved = mmap(nullptr, ADDRESSES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (reserved == MAP_FAILED) return cudaErrorMemoryAllocation;
@@ -117,6 +108,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 
 cudaError_t cudaFree(void *address)
 {
+    std::lock_guard<std::recursive_mutex> guard(h3_emulated_lock());
     auto item = memory.find((char *)address);
     if (item == memory.end()) return cudaErrorInvalidValue;
     madvise(item->second.base, item->second.whole, MADV_DONTNEED);
@@ -126,27 +118,29 @@ cudaError_t cudaFree(void *address)
     return cudaSuccess;
 }
 
+cudaError_t cudaMallocHost(void **out, size_t bytes) /* pinned memory is the host's */
+{
+    *out = malloc(bytes);
+    return *out != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
-    *available = TOTAL - used;
+    *available = h3_emulated_full() ? 0 : TOTAL - used;
     *total = TOTAL;
-    return cudaSuccess;
+    return h3_emulated_cuda("cudaMemGetInfo");
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) { return move(to, from, bytes, kind); }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t) { return move(to, from, bytes, kind); }
 cudaError_t cudaMemsetAsync(void *address, int value, size_t bytes, cudaStream_t)
 {
+    std::lock_guard<std::recursive_mutex> guard(h3_emulated_lock());
+    cudaError_t code = h3_emulated_cuda("cudaMemsetAsync");
+    if (code != cudaSuccess) return code;
     if (!is_device(address)) return cudaErrorInvalidValue;
     h3_emulated_memory(true);
     memset(address, value, bytes);
     h3_emulated_memory(false);
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
-{
-    static int one;
-    *stream = (cudaStream_t)(void *)&one;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 }

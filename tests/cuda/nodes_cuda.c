@@ -2,16 +2,19 @@
  * Every node of the CUDA candidate, forward and backward, on one GPU: against the CPU candidate, against the model of the tensor
  * core, against itself (repeats, row counts, batch populations), and against a provider's bytes where they are promised.
  *
- *   nodes_cuda [--dims nano,tiny,odd,wide,d32,d64,released] [--rows N] [--node PREFIX] [--time REPEATS] [--large]
+ *   nodes_cuda [--dims nano,tiny,odd,wide,d32,d64,released] [--rows N] [--node PREFIXES] [--time REPEATS] [--large] [--digests FILE] [--quick]
  *              [--provider LIBRARY.so] CANDIDATE_CUDA.so CANDIDATE_CPU.so
  *
- * One line a node: sizes, OK or FAIL, what was found, times. Exit code 0: all is well; 1: a check failed; 2: usage; 4: no GPU or memory.
+ * One line a node: sizes, OK or FAIL, what was found, times. --digests writes the SHA-256 of every node's results, forward and backward, so that two
+ * processes can be compared; --quick does nothing else. Exit code 0: all is well; 1: a check failed; 2: usage; 4: no GPU or memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <cuda_runtime_api.h>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "check.h"
 #include "large.h"
 
@@ -27,10 +30,11 @@ static const dims sizes[] = {
 };
 
 typedef struct options {
-    const char *dims, *node, *provider, *candidate_cuda, *candidate_cpu;
+    const char *dims, *node, *provider, *candidate_cuda, *candidate_cpu, *digests;
+    FILE *digest_file;
     int64_t rows;
     int repeats;
-    bool large;
+    bool large, quick;
 } options;
 
 typedef struct libraries {
@@ -98,34 +102,50 @@ static bool same_in_company(verdict *v, const problem *base, const gpu_problem *
     return same;
 }
 
+/* What the gate promises of a row (qualification.md, "batch row"): row counts at tile edges, populations, positions in the batch, other neighbours. */
 static void check_rows(verdict *v, const problem *base, const gpu_problem *uploaded, const h3_operator *op)
 {
-    static const int64_t counts[] = {1, 2, 31, 33, 64, 65, 129, 257}, populations[] = {2, 5, 17};
+    static const int64_t counts[] = {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257};
+    static const struct {
+        int64_t items, position, turn;
+    } batches[] = {{2, 1, 7}, {2, 1, 11}, {3, 1, 7}, {5, 4, 7}, {8, 0, 7}, {17, 8, 7}, {45, 44, 7}, {45, 0, 11}};
     int right = 0, all = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        const company who = {1, 0, counts[i], i % 2 ? (base->rows - counts[i]) / 2 : 0};
+        const company who = {1, 0, counts[i], i % 2 ? (base->rows - counts[i]) / 2 : 0, 7};
         if (counts[i] > base->rows) continue;
         all++;
         right += same_in_company(v, base, uploaded, op, &who);
     }
-    for (size_t i = 0; i < sizeof populations / sizeof *populations; i++) {
-        const company who = {populations[i], populations[i] / 2, base->rows < 65 ? base->rows : 65, 0};
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+        const company who = {batches[i].items, batches[i].position, base->rows < 65 ? base->rows : 65, 0, batches[i].turn};
         all++;
         right += same_in_company(v, base, uploaded, op, &who);
     }
     note(v, " company=%d/%d", right, all);
 }
 
-/* Forward bytes of the promised nodes; a provider on the CPU has its own products, those are not compared. */
+/* "bytes", or the error of a result against the provider's. */
+static void note_result(verdict *v, const char *name, const h3_tensor *a, const h3_tensor *b)
+{
+    if (a->rank == 0) return;
+    if (!memcmp(a->data, b->data, (size_t)tensor_bytes(a))) note(v, " %s=bytes", name);
+    else note(v, " %s=%.1e", name, relative_error(a, b));
+}
+
+/* Forward bytes of the promised nodes; the rest, dX and dW among it, is compared and reported. A provider on the CPU has its own products, those are not
+ * compared. */
 static void check_provider(verdict *v, const problem *base, const libraries *l, const h3_operator *own)
 {
     const h3_operator *op = library_operator(l->provider, base->node);
     const bool on_gpu = l->provider->device == H3_DEVICE_CUDA, promised = own->promises & H3_PROMISE_ISOLATED_BITWISE;
     problem twin;
     gpu_problem g;
-    if (!op) return;
-    problem_twin(&twin, base);
     int status = 0;
+    if (!op) {
+        complain(v, base, "the provider does not serve it");
+        return;
+    }
+    problem_twin(&twin, base);
     if (on_gpu) {
         gpu_upload(&g, &twin, NULL);
         for (int direction = 0; direction < 2 && !status; direction++) {
@@ -136,12 +156,26 @@ static void check_provider(verdict *v, const problem *base, const libraries *l, 
     } else {
         for (int direction = 0; direction < 2 && !status; direction++) status = host_run(&twin, op, direction);
     }
-    const bool forward = same_results(base, &twin, false), backward = same_results(base, &twin, true);
+    const bool forward = same_results(base, &twin, false);
     if (status) complain(v, base, "the provider failed");
     else if (promised && !forward && (on_gpu || !(node_is_linear(base->node) || starts(base->node, "adaln"))))
         complain(v, base, "out differs from the provider's bytes, error %.2e", relative_error(&base->call.out, &twin.call.out));
-    note(v, " provider=%s/%s", forward ? "bytes" : "other", backward ? "bytes" : "other");
+    note(v, " provider:");
+    note_result(v, "out", &base->call.out, &twin.call.out);
+    note_result(v, "dX", &base->call.din[0], &twin.call.din[0]);
+    note_result(v, "dW", &base->call.dparam[0], &twin.call.dparam[0]);
     problem_free(&twin);
+}
+
+/* The bytes of all results, for another process to compare with. */
+static void write_digests(verdict *v, const problem *base, FILE *file)
+{
+    for (int direction = 0; direction < 2; direction++) {
+        char digest[H3_SHA256_HEX];
+        if (!digest_of(base, direction, digest)) complain(v, base, "no digest of the %s: %s", direction ? "backward" : "forward", h3_error_text());
+        else if (fprintf(file, "%s %s %lld %s %s\n", base->size.name, base->node, (long long)base->size.rows, direction ? "backward" : "forward", digest) < 0)
+            complain(v, base, "the digests cannot be written");
+    }
 }
 
 /* Multiply-adds of the forward, times two; 0: a node that moves bytes. */
@@ -201,6 +235,17 @@ static void check_refusals(verdict *v, const problem *base, const gpu_problem *g
     }
 }
 
+static void check_all(verdict *v, const problem *base, gpu_problem *g, const libraries *l, const h3_operator *op, const h3_operator *cpu)
+{
+    check_cpu(v, base, cpu);
+    for (int direction = 0; direction < 2 && l->hopper; direction++) check_against_model(v, base, direction, 64);
+    if (!l->hopper) note(v, " model=of another GPU");
+    check_repeat(v, base, g, op);
+    check_rows(v, base, g, op);
+    check_refusals(v, base, g, op);
+    if (l->provider) check_provider(v, base, l, op);
+}
+
 static int check_node(const libraries *l, const options *o, const char *node, const dims *size)
 {
     const h3_operator *op = library_operator(l->gpu, node), *cpu = library_operator(l->cpu, node);
@@ -212,12 +257,8 @@ static int check_node(const libraries *l, const options *o, const char *node, co
     if (!op || !cpu) {
         complain(&v, &base, "a library does not serve it");
     } else if (run_both(&v, &g, op, true)) {
-        check_cpu(&v, &base, cpu);
-        if (l->hopper) for (int direction = 0; direction < 2; direction++) check_against_model(&v, &base, direction, 64);
-        check_repeat(&v, &base, &g, op);
-        check_rows(&v, &base, &g, op);
-        check_refusals(&v, &base, &g, op);
-        if (l->provider) check_provider(&v, &base, l, op);
+        if (o->digest_file) write_digests(&v, &base, o->digest_file);
+        if (!o->quick) check_all(&v, &base, &g, l, op, cpu);
         if (o->repeats > 0) measure(&v, &base, &g, op, o->repeats);
     }
     printf("%-9s %-20s %-4s rows=%lld%s\n", size->name, node, v.failures ? "FAIL" : "OK", (long long)size->rows, v.line);
@@ -235,9 +276,20 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
+/* Whether a name starts like one in a list with commas; the empty list means all. */
+static bool starts_any(const char *name, const char *list)
+{
+    if (*list == 0) return true;
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',') {
+        const size_t length = strcspn(at, ",");
+        if (length > 0 && !strncmp(at, name, length)) return true;
+    }
+    return false;
+}
+
 static int usage(void)
 {
-    fprintf(stderr, "usage: nodes_cuda [--dims LIST] [--rows N] [--node PREFIX] [--time REPEATS] [--large] [--provider LIBRARY.so] "
+    fprintf(stderr, "usage: nodes_cuda [--dims LIST] [--rows N] [--node PREFIXES] [--time REPEATS] [--large] [--digests FILE] [--quick] [--provider LIBRARY.so] "
                     "CANDIDATE_CUDA.so CANDIDATE_CPU.so\n");
     return 2;
 }
@@ -248,7 +300,9 @@ static bool read_options(options *o, int count, char **words)
     for (int i = 1; i < count; i++) {
         const char *value = i + 1 < count ? words[i + 1] : NULL;
         if (!strcmp(words[i], "--large")) o->large = true;
+        else if (!strcmp(words[i], "--quick")) o->quick = true;
         else if (words[i][0] == '-' && !value) return false;
+        else if (!strcmp(words[i], "--digests")) o->digests = words[++i];
         else if (!strcmp(words[i], "--dims")) o->dims = words[++i];
         else if (!strcmp(words[i], "--node")) o->node = words[++i];
         else if (!strcmp(words[i], "--rows")) o->rows = atoll(words[++i]);
@@ -259,7 +313,7 @@ static bool read_options(options *o, int count, char **words)
         else if (!o->candidate_cpu) o->candidate_cpu = words[i];
         else return false;
     }
-    return o->candidate_cpu != NULL;
+    return o->candidate_cpu != NULL && (!o->quick || o->digests != NULL);
 }
 
 int main(int count, char **words)
@@ -271,16 +325,24 @@ int main(int count, char **words)
     cuda_need(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
     const libraries l = {library_load(o.candidate_cuda), library_load(o.candidate_cpu), o.provider ? library_load(o.provider) : NULL, major == 9};
     printf("%s %s, %s, %s\n", l.gpu->name, l.gpu->revision, l.gpu->compiler, l.gpu->architectures);
+    if (o.digests && !(o.digest_file = fopen(o.digests, "w"))) {
+        fprintf(stderr, "%s cannot be written\n", o.digests);
+        return 4;
+    }
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         dims size = sizes[s];
         if (o.rows > 0) size.rows = o.rows;
         for (size_t n = 0; n < sizeof nodes / sizeof *nodes; n++) {
-            if (!listed(o.dims, size.name) || !starts(nodes[n], o.node)) continue;
+            if (!listed(o.dims, size.name) || !starts_any(nodes[n], o.node)) continue;
             failures += check_node(&l, &o, nodes[n], &size) != 0;
             run++;
         }
     }
     if (o.large) failures += check_large(l.gpu, &run);
+    if (o.digest_file && fclose(o.digest_file)) {
+        fprintf(stderr, "%s cannot be written\n", o.digests);
+        return 4;
+    }
     if (run == 0) return usage();
     printf("%d checked, %d failed\n", run, failures);
     return failures ? 1 : 0;

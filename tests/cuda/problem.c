@@ -234,7 +234,7 @@ static void copy_rows(const problem *p, const h3_tensor *to, const h3_tensor *fr
 {
     const size_t bytes = (size_t)(tensor_bytes(from) / from_rows);
     for (int64_t item = 0; item < p->items; item++) {
-        const int64_t turn = item == who->position ? offset : offset + 7 * (item + 1);
+        const int64_t turn = item == who->position ? offset : offset + who->turn * (item + 1);
         for (int64_t row = 0; row < rows; row++)
             memcpy((char *)to->data + (size_t)(item * rows + row) * bytes, (const char *)from->data + (size_t)((row + turn) % from_rows) * bytes, bytes);
     }

@@ -25,9 +25,10 @@ typedef struct problem {
     uint64_t random;
 } problem;
 
-/* What stands beside the rows that are looked at: they are item `position` of `items`, and rows [offset, offset + rows) of the base. */
+/* What stands beside the rows that are looked at: they are item `position` of `items`, and rows [offset, offset + rows) of the base. Neighbours hold the base's
+ * rows turned by `turn` and more. */
 typedef struct company {
-    int64_t items, position, rows, offset;
+    int64_t items, position, rows, offset, turn;
 } company;
 
 #define CALL_TENSORS (H3_MAX_IN * 2 + H3_MAX_PARAM * 2 + H3_MAX_SAVED + H3_ROW_GRADS + 4)

@@ -1,6 +1,5 @@
 #include "released.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "model/synth.h"
 #include "qualify/metrics.h"
 #include "qualify/plan.h"
+#include "sampled.h"
 
 enum { WEIGHT_SEED = 0, INPUT_SEED = 7, ROWS48 = 48, OTHER_ELEMENTS = 8 };
 
@@ -137,18 +137,6 @@ typedef struct comparison {
     golden_mode mode;
 } comparison;
 
-static double value(const h3_tensor *t, int64_t i)
-{
-    if (t->dtype == H3_BF16) {
-        uint16_t bits;
-        memcpy(&bits, (const char *)t->data + 2 * i, sizeof bits);
-        return (double)h3_bf16_to_f32(bits);
-    }
-    float f;
-    memcpy(&f, (const char *)t->data + 4 * i, sizeof f); /* views of a file may be unaligned */
-    return (double)f;
-}
-
 /* The golden's name of an event's tensor. */
 static void golden_name(char out[96], const h3_tap_event *event)
 {
@@ -167,43 +155,21 @@ static const h3_tensor *sample(const comparison *c, const char *precision, const
     return h3_safetensors_find(&c->r->samples, key);
 }
 
-/* What the sampled norms are measured by: l2 * sqrt(k / N). NaN unless the report knows the tensor in this size. */
-static double scale_of(const comparison *c, const char *name, int64_t count, int64_t k)
+/* The report's entry of a tensor; NULL when it has none. */
+static const cJSON *entry_of(const comparison *c, const char *name)
 {
     const cJSON *nodes = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(c->r->report, c->layout), "nodes");
-    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(nodes, name), *size, *l2 = cJSON_GetObjectItemCaseSensitive(entry, "l2");
-    double expected = 1.0;
-    cJSON_ArrayForEach(size, cJSON_GetObjectItemCaseSensitive(entry, "shape")) expected *= size->valuedouble;
-    if (!cJSON_IsNumber(l2) || expected != (double)count) return NAN;
-    return l2->valuedouble * sqrt((double)k / (double)count);
-}
-
-static void note(golden_result *result, const char *name, double error, double bound)
-{
-    result->compared++;
-    if (!(error <= bound)) result->failed++;
-    if (error / bound <= result->worst) return;
-    result->worst = error / bound;
-    result->worst_error = error;
-    result->worst_bound = bound;
-    snprintf(result->worst_name, sizeof result->worst_name, "%s", name);
+    return cJSON_GetObjectItemCaseSensitive(nodes, name);
 }
 
 static h3_status compare(const comparison *c, const char *name, const h3_tensor *x)
 {
     const h3_tensor *golden = sample(c, "fp32", name), *rounded = sample(c, "bf16", name);
-    int64_t count = h3_tensor_count(x);
-    double difference = 0.0, own = 0.0, factor = strcmp(c->disturb, name) == 0 ? 1.02 : 1.0;
     if (golden == NULL || rounded == NULL) return h3_error(H3_INTEGRITY, "the golden samples have no %s of layout %s", name, c->layout);
-    int64_t k = h3_tensor_count(golden);
-    for (int64_t j = 0; j < k; j++) {
-        double g = value(golden, j), d = value(x, (int64_t)(((uint64_t)j * 2654435761u) % (uint64_t)count)) * factor - g, p = value(rounded, j) - g;
-        difference += d * d;
-        own += p * p;
-    }
-    double scale = scale_of(c, name, count, k), error = sqrt(difference) / scale, p = sqrt(own) / scale;
+    double scale = sampled_scale(entry_of(c, name), h3_tensor_count(x), h3_tensor_count(golden));
+    double error = sampled_error(x, golden, scale, strcmp(c->disturb, name) == 0 ? 1.02 : 1.0), p = sampled_distance(rounded, golden, scale);
     double bound = c->mode == GOLDEN_FP32 ? 1e-4 : h3_is_gradient(name) ? 1.5 * p + 5e-3 : 1.25 * p + 1e-3;
-    note(c->result, name, error, bound);
+    sampled_note(c->result, name, error, bound);
     return H3_OK;
 }
 
@@ -297,7 +263,7 @@ static h3_status compare_node(const released *r, const h3_safetensors *file, con
         h3_device_return(&host, r->device);
     }
     h3_tensor_free(&golden);
-    note(result, key, (double)difference.differing, wanted->allowed > 0 ? (double)wanted->allowed : 0.5);
+    sampled_note(result, key, (double)difference.differing, wanted->allowed > 0 ? (double)wanted->allowed : 0.5);
     return status;
 }
 
@@ -353,11 +319,13 @@ h3_status released_rows48(golden_result *out, released *r, golden_mode mode)
 
 /* --- opening -------------------------------------------------------------------------------------------------------- */
 
+h3_status released_config(h3_config *out) { return h3_config_parse(out, config_text, strlen(config_text), "the released configuration"); }
+
 static h3_status open_all(released *r)
 {
     char path[H3_PATH_MAX], name[] = "libh3_provider_{device}.so";
     h3_text_for_device(name, h3_device_name(r->device->kind));
-    H3_TRY(h3_config_parse(&r->config, config_text, strlen(config_text), "the released configuration"));
+    H3_TRY(released_config(&r->config));
     H3_TRY(h3_library_open(&r->provider, name));
     H3_TRY(h3_json_read(&r->layouts, golden_folder(path, "layouts.json"), H3_INTEGRITY));
     H3_TRY(h3_json_read(&r->report, golden_folder(path, "released-dims/block0-report.json"), H3_INTEGRITY));

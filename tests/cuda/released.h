@@ -4,6 +4,9 @@
 
 #include "golden.h"
 
+/* The released model's configuration. */
+h3_status released_config(h3_config *out);
+
 /* Weights of block 0 on the device and the files of the goldens. */
 typedef struct released released;
 

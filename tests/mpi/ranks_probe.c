@@ -223,6 +223,11 @@ static void exchange(void)
     inverted.kind = H3_DEVICE_CUDA;
     inverted.to_host = inverted.from_host = invert;
     h3_say("only rank %d says this", ranks.rank);
+    EXPECT(h3_ranks_connect(&ranks, h3_device_cpu()) == H3_OK && ranks.hand_off[0] == 0);
+#ifndef H3_NCCL
+    EXPECT(h3_ranks_connect(&ranks, &inverted) == H3_OK && ranks.nccl == NULL);
+    EXPECT(strcmp(ranks.hand_off, ranks.count > 1 ? "through the host by MPI: this build has no NCCL" : "") == 0);
+#endif
     for (int round = 0; round < 2; round++) {
         chain(h3_device_cpu());
         chain(&inverted);

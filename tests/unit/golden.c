@@ -76,11 +76,9 @@ static double bound_of(const comparison *c, const char *name)
     return h3_is_gradient(name) ? 1.5 * error + 5e-3 : 1.25 * error + 1e-3;
 }
 
-static h3_status compare(void *user, int64_t block, const char *name, const h3_tensor *tensor)
+static h3_status compare_host(comparison *c, const char *name, const h3_tensor *tensor)
 {
-    comparison *c = user;
     char key[200];
-    (void)block;
     snprintf(key, sizeof key, "%s%.180s", c->sampled ? "fp64." : "", name);
     const h3_tensor *golden = h3_safetensors_find(&c->expected, key);
     if (golden == NULL) return H3_OK;
@@ -94,6 +92,17 @@ static h3_status compare(void *user, int64_t block, const char *name, const h3_t
         snprintf(c->result->worst_name, sizeof c->result->worst_name, "%s", name);
     }
     return H3_OK;
+}
+
+static h3_status compare(void *user, int64_t block, const char *name, const h3_tensor *tensor)
+{
+    comparison *c = user;
+    h3_tensor host;
+    (void)block;
+    H3_TRY(h3_device_borrow(&host, c->device, tensor));
+    h3_status status = compare_host(c, name, &host);
+    h3_device_return(&host, c->device);
+    return status;
 }
 
 static int count_expected(const comparison *c)
@@ -136,6 +145,8 @@ static h3_status open_weights(h3_weights **out, const char *folder)
     return h3_weights_synthetic(out, &config, 0);
 }
 
+int golden_stream;
+
 static h3_status run(comparison *c, const char *folder, h3_weights *weights, const h3_library *provider, const h3_bindings *bindings)
 {
     char path[H3_PATH_MAX];
@@ -147,6 +158,7 @@ static h3_status run(comparison *c, const char *folder, h3_weights *weights, con
     H3_TRY(h3_case_read(&item, path));
     h3_status status = h3_model_open(&model, weights, c->device, c->mode == GOLDEN_FP32 ? H3_F32 : H3_BF16, provider, bindings != NULL ? bindings->operators : NULL, 0,
                                      h3_weights_config(weights)->num_layers);
+    if (status == H3_OK && golden_stream) h3_model_stream(&model);
     if (status == H3_OK) status = h3_model_forward(&model, &item.sequence, &sink, &pass, NULL, NULL);
     if (status == H3_OK) status = h3_model_backward(&model, pass, &sink);
     h3_pass_free(pass, &model);

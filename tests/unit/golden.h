@@ -19,6 +19,9 @@ typedef struct golden_result {
 /* Where the goldens are: the shared folder when it is there, else the project's copies. */
 const char *golden_folder(char out[H3_PATH_MAX], const char *name);
 
+/* 1: blocks hold their parameters only while they are walked. */
+extern int golden_stream;
+
 /* Runs one case; `operators` NULL means the provider. `fp32_bound` for GOLDEN_FP32. `disturb` names a tensor whose values are scaled by
  * 1.02 before the comparison ("" for none), to see the check fail. */
 h3_status golden_run(golden_result *out, const char *name, golden_mode mode, double fp32_bound, const char *disturb);

@@ -44,6 +44,16 @@ static void tiny_from_samples(void **state)
     free(kept);
 }
 
+/* Where memory is short a block's parameters come and go; nothing changes by that. */
+static void one_block_at_a_time(void **state)
+{
+    (void)state;
+    golden_stream = 1;
+    must_hold("nano", GOLDEN_FP32, 1e-5);
+    must_hold("nano", GOLDEN_CANDIDATE, 0.0);
+    golden_stream = 0;
+}
+
 /* Two percent on one tensor must be seen in each mode. */
 static void a_disturbed_tensor_fails(void **state)
 {
@@ -63,6 +73,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nano_fp32),  cmocka_unit_test(nano_bf16),      cmocka_unit_test(nano_candidate),    cmocka_unit_test(tiny_fp32),
         cmocka_unit_test(tiny_bf16),  cmocka_unit_test(tiny_candidate), cmocka_unit_test(edge_fp32),         cmocka_unit_test(tiny_from_samples),
+        cmocka_unit_test(one_block_at_a_time),
         cmocka_unit_test(a_disturbed_tensor_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -134,7 +134,11 @@ static void test_each_field_damaged(void **state)
     assert_damaged("\"sha256\": \"" HASH_A "\"", "\"sha256\": []", "sha256");
     assert_damaged("\"name\": \"s/bf16/out\"", "\"name\": \"s/fp32/out\"", "twice");
     assert_damaged("\"name\": \"s/bf16/out\",", "", "name");
-    assert_damaged("\"name\": \"s/bf16/out\",", "\"name\": \"s/bf16/out\", \"norm\": 1,", "norm");
+    assert_damaged("\"name\": \"s/bf16/out\",", "\"name\": \"s/bf16/out\", \"norm\": 1,", "stored");
+    assert_damaged("\"name\": \"s/bf16/out\",", "\"name\": \"s/bf16/out\", \"stored\": \"samples\",", "s/bf16/out");
+    assert_damaged("\"name\": \"s/bf16/out\",", "\"name\": \"s/bf16/out\", \"stored\": \"all\", \"norm\": 1,", "s/bf16/out");
+    assert_damaged("\"name\": \"s/bf16/out\",", "\"name\": \"s/bf16/out\", \"stored\": \"samples\", \"norm\": -1,", "s/bf16/out");
+    assert_damaged("\"name\": \"s/bf16/out\",", "\"name\": \"s/bf16/out\", \"stored\": \"samples\", \"norm\": \"1\",", "s/bf16/out");
     assert_damaged("\"file\": \"data/a.h5\"", "\"file\": \"data/c.h5\"", "not listed");
     assert_damaged("\"file\": \"data/a.h5\",", "", "file");
     assert_damaged("\"digest\": \"aaaa", "\"digest\": \"aaa", "s/bf16/out");

@@ -72,14 +72,25 @@ static void publish_all(h3_manifest *manifest, float step, int spoiled)
 
 static h3_status compute(h3_thresholds *out, const h3_manifest *manifest)
 {
-    h3_plan_layout layout = {.name = "s"};
+    static const char text[] = "{\"num_attention_heads\":2,\"attention_head_dim\":16,\"hidden_size\":24,\"num_layers\":1,\"num_refiner_layers\":1,"
+                               "\"ffn_dim\":32,\"in_channels\":4,\"audio_in_channels\":6,\"patch_size\":[1,2,2],\"text_dim\":8,\"freq_dim\":8,"
+                               "\"time_embed_hidden_dim\":24,\"time_embed_dim\":16,\"rope_freq_dim\":2}";
+    h3_plan_layout layout = {.name = "s", .args = {.text = 5, .frames = 2, .height = 4, .width = 6, .audio = 3, .vision_rows = 2}, .video_time = 0.25, .audio_time = 0.5,
+                             .condition_time = 0.999};
     h3_plan plan = {.layout_count = 1, .layouts = &layout};
-    h3_config config = {.num_layers = 1};
+    h3_config config;
+    h3_weights *weights;
+    assert_good(h3_config_parse(&config, text, strlen(text), "a configuration"));
+    assert_good(h3_weights_synthetic(&weights, &config, 0));
+    h3_tensor_source source = {.device = h3_device_cpu(), .weights = weights, .manifest = manifest, .run_folder = folder};
     memset(out, 0, sizeof *out);
     out->fingerprint = cJSON_Duplicate(manifest->fingerprint, 1);
     memcpy(out->plan_identity, HASH_A, H3_SHA256_HEX);
     memcpy(out->manifest_sha256, HASH_A, H3_SHA256_HEX);
-    return h3_thresholds_compute(out, &plan, &config, manifest, folder, 0, 1);
+    h3_status status = h3_thresholds_compute(out, &plan, &source, 0, 1, NULL);
+    h3_tensor_source_close(&source);
+    h3_weights_free(weights);
+    return status;
 }
 
 static char *printed(void)

@@ -40,13 +40,18 @@ h3_operand h3_attention_operand(const h3_tensor &tensor, const h3_attention_part
     return {h3_at(tensor.data, start, bf16), bf16, heads * head_dim, head_dim, across};
 }
 
-int h3_attention_plan(const h3_call *call, h3_call_plan *plan)
+static int plan_call(const h3_call *call, h3_call_plan *plan, bool fused)
 {
     h3_attention_sizes sizes;
     h3_check check = h3_check_plan(call, plan);
     if (h3_attention_check(check, sizes)) return 1;
-    plan->forward_workspace = h3_attention_forward_workspace(sizes);
+    check.planning = false; /* cuDNN looks at the GPU to say what it needs; without that GPU the call itself will say so */
+    fused = fused && h3_want_device(check) == 0;
+    plan->forward_workspace = h3_attention_forward_workspace(check, sizes, fused);
     plan->backward_workspace = h3_attention_backward_workspace(sizes);
     h3_declare_saved(plan, 0, H3_F32, {sizes.batch, sizes.heads, sizes.queries});
     return 0;
 }
+
+int h3_attention_plan(const h3_call *call, h3_call_plan *plan) { return plan_call(call, plan, true); }
+int h3_attention_chunked_plan(const h3_call *call, h3_call_plan *plan) { return plan_call(call, plan, false); }

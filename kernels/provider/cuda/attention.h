@@ -7,6 +7,10 @@
  * saved[0] is the log-sum-exp, max + log(sum). Backward: P = exp(score - lse); delta = sum do * o in that same order over channels;
  * dS = round(P * (dP - delta)) with the unrounded P; dV += round(P)^T do and dK += dS^T q in float32 over chunks in ascending order;
  * alpha multiplies dQ and dK at the end.
+ *
+ * Two operators serve the node. "attention-chunked" does what stands above. "attention" gives the BF16 forward to cuDNN where that takes the
+ * shape (sdpa.h: contract cudnn-sdpa-v1, one item at a time; the order of sums is the library's own, fixed by the engine that the report
+ * names) and is "attention-chunked" otherwise, in FP32 and backward; both save the same log-sum-exp. The report says what ran.
  */
 #ifndef H3_PROVIDER_CUDA_ATTENTION_H
 #define H3_PROVIDER_CUDA_ATTENTION_H
@@ -43,7 +47,8 @@ int64_t h3_attention_heads(const h3_attention_sizes &sizes, int64_t each);
 /* The rows of a part's heads within a tensor [B,rows,N,D], as the operand of a product over heads. */
 h3_operand h3_attention_operand(const h3_tensor &tensor, const h3_attention_part &part, int64_t first, bool across);
 
-size_t h3_attention_forward_workspace(const h3_attention_sizes &sizes);
+/* `fused`: of the operator that asks cuDNN first. */
+size_t h3_attention_forward_workspace(const h3_check &check, const h3_attention_sizes &sizes, bool fused);
 size_t h3_attention_backward_workspace(const h3_attention_sizes &sizes);
 
 #endif

@@ -152,6 +152,8 @@ int h3_attention_backward(h3_call *call)
             if (group_backward(products, sizes, w, {item, head, heads, 0, 0})) return 1;
         }
     }
-    h3_products_ran(products, call, sizes.bf16);
+    h3_products_ran(products, call, sizes.bf16, "cublas-chunked");
     return 0;
 }
+
+int h3_attention_chunked_backward(h3_call *call) { return h3_attention_backward(call); }

@@ -1,7 +1,10 @@
-/* Attention forward in chunks of query rows; the contract stands in attention.h. */
+/* Attention forward, through cuDNN or in chunks of query rows; the contracts stand in attention.h. */
+#include <stdio.h>
+
 #include "attention.h"
 #include "device.h"
 #include "operators.h"
+#include "sdpa.h"
 
 /* One chunk of a group of heads. In FP32 the probabilities take the place of their scores. */
 struct forward_workspace {
@@ -28,7 +31,7 @@ static forward_workspace lay_out(const h3_attention_sizes &sizes, h3_arena &aren
     return w;
 }
 
-size_t h3_attention_forward_workspace(const h3_attention_sizes &sizes)
+static size_t chunked_workspace(const h3_attention_sizes &sizes)
 {
     h3_arena arena = {nullptr, 0};
     lay_out(sizes, arena);
@@ -98,18 +101,74 @@ static int attend_item(h3_products &products, const h3_attention_sizes &sizes, c
     return 0;
 }
 
-int h3_attention_forward(h3_call *call)
+/* `why`: the status with which cuDNN refused the shape, 0 where it was not asked. */
+static int attend_in_chunks(h3_call *call, const h3_check &check, const h3_attention_sizes &sizes, int why)
 {
-    h3_attention_sizes sizes;
     h3_arena arena;
     h3_products products;
-    h3_check check = h3_check_call(call);
-    if (h3_attention_check(check, sizes) || h3_attention_check_outputs(check, sizes)) return 1;
-    if (h3_open_workspace(check, h3_attention_forward_workspace(sizes), arena)) return 1;
+    char name[40] = "cublas-chunked";
+    if (h3_open_workspace(check, chunked_workspace(sizes), arena)) return 1;
     forward_workspace w = lay_out(sizes, arena);
     if (h3_products_open(products, check, w.products)) return 1;
     for (int64_t item = 0; item < sizes.batch; item++)
         if (attend_item(products, sizes, w, item)) return 1;
-    h3_products_ran(products, call, sizes.bf16);
+    if (why > 0) snprintf(name, sizeof name, "cublas-chunked (cudnn status %d)", why);
+    h3_products_ran(products, call, sizes.bf16, name);
     return 0;
 }
+
+/* --- cuDNN ------------------------------------------------------------------------------------------------------------ */
+
+static h3_sdpa_shape shape_of(const h3_attention_sizes &sizes) { return {sizes.queries, sizes.keys, sizes.heads, sizes.head_dim}; }
+
+/* The plan that serves these sizes: by shape alone, so that a shape always runs the same kernel. NULL: FP32 is the golden and never cuDNN's. */
+static const h3_sdpa *find_fused(const h3_check &check, const h3_attention_sizes &sizes)
+{
+    h3_sdpa_shape shape = shape_of(sizes);
+    return sizes.bf16 ? h3_sdpa_find(check.call->device_index, &shape) : nullptr;
+}
+
+static int want_aligned(const h3_check &check, const char *name, const void *data)
+{
+    if ((uintptr_t)data % H3_SDPA_ALIGNMENT == 0) return 0;
+    return h3_refuse(check, "%s is not aligned to %d bytes, which cuDNN needs", name, (int)H3_SDPA_ALIGNMENT);
+}
+
+static int attend_fused(h3_call *call, const h3_check &check, const h3_attention_sizes &sizes, const h3_sdpa &sdpa)
+{
+    h3_sdpa_shape shape = shape_of(sizes);
+    h3_arena arena;
+    int64_t width = sizes.heads * sizes.head_dim;
+    if (want_aligned(check, "q", call->in[0].data) || want_aligned(check, "k", call->in[1].data) || want_aligned(check, "v", call->in[2].data)) return 1;
+    if (want_aligned(check, "out", call->out.data) || h3_open_workspace(check, sdpa.workspace, arena)) return 1;
+    for (int64_t item = 0; item < sizes.batch; item++) {
+        int64_t queries = item * sizes.queries, keys = item * sizes.keys;
+        h3_sdpa_tensors tensors = {h3_at(call->in[0].data, queries * width, true), h3_at(call->in[1].data, keys * width, true),
+                                   h3_at(call->in[2].data, keys * width, true), h3_at(call->out.data, queries * width, true),
+                                   (float *)call->saved[0].data + queries * sizes.heads};
+        if (h3_sdpa_run(call->device_index, &shape, &tensors, call->stream, arena.base, call->message, sizeof call->message)) return 1;
+    }
+    h3_ran(call, sdpa.name, true);
+    return 0;
+}
+
+/* --- the two operators ------------------------------------------------------------------------------------------------ */
+
+size_t h3_attention_forward_workspace(const h3_check &check, const h3_attention_sizes &sizes, bool fused)
+{
+    const h3_sdpa *sdpa = fused ? find_fused(check, sizes) : nullptr;
+    return sdpa != nullptr && sdpa->plan != nullptr ? sdpa->workspace : chunked_workspace(sizes);
+}
+
+static int forward(h3_call *call, bool fused)
+{
+    h3_attention_sizes sizes;
+    h3_check check = h3_check_call(call);
+    if (h3_attention_check(check, sizes) || h3_attention_check_outputs(check, sizes)) return 1;
+    const h3_sdpa *sdpa = fused ? find_fused(check, sizes) : nullptr;
+    if (sdpa != nullptr && sdpa->plan != nullptr) return attend_fused(call, check, sizes, *sdpa);
+    return attend_in_chunks(call, check, sizes, sdpa != nullptr ? sdpa->status : 0);
+}
+
+int h3_attention_forward(h3_call *call) { return forward(call, true); }
+int h3_attention_chunked_forward(h3_call *call) { return forward(call, false); }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "operators.h"
+#include "sdpa.h"
 
 #ifndef H3_BUILD_REVISION
 #define H3_BUILD_REVISION "unknown"
@@ -24,10 +25,15 @@
 #define PRODUCT "cublaslt-f32-nosplit-v1"
 #define NORM "rmsnorm-v4x128-v1"
 #define ELEMENTWISE "elementwise-v1"
-#define ATTENTION "attention-p-bf16-chunk256-v1"
+#define CHUNKED "attention-p-bf16-chunk256-v1"
+#ifdef H3_CUDNN
+#define ATTENTION "cudnn-sdpa-v1+" CHUNKED
+#else
+#define ATTENTION CHUNKED
+#endif
 #define TABLE PRODUCT "+rows-ascending-f32-v1"
 
-/* An operator carries the name of the node it serves. */
+/* An operator carries the name of the node it serves; the one exception comes after the node's own. */
 #define OPERATOR(node, row, contract, kind) \
     {node, node, row, "reference", contract, H3_PROMISE_REPEAT, h3_##kind##_plan, h3_##kind##_forward, h3_##kind##_backward}
 
@@ -42,6 +48,8 @@ static const h3_operator operators[] = {
     OPERATOR("rope_q", "h3_mm_rope_3axis_partial", ELEMENTWISE, rope),
     OPERATOR("rope_k", "h3_mm_rope_3axis_partial", ELEMENTWISE, rope),
     OPERATOR("attention", "h3_full_attention", ATTENTION, attention),
+    {"attention", "attention-chunked", "h3_full_attention", "reference", CHUNKED, H3_PROMISE_REPEAT, h3_attention_chunked_plan, h3_attention_chunked_forward,
+     h3_attention_chunked_backward},
     OPERATOR("o_proj", "h3_attention_o_gemm", PRODUCT, linear),
     OPERATOR("residual_attn", "adaln_gate_residual", ELEMENTWISE, residual),
     OPERATOR("norm2", "h3_rmsnorm", NORM, block_norm),
@@ -86,6 +94,8 @@ static void start(void)
     else snprintf(architectures, sizeof architectures, "no GPU");
     size_t used = strlen(architectures);
     snprintf(architectures + used, sizeof architectures - used, ", cuda-%d cublasLt-%zu", runtime, cublasLtGetVersion());
+    used = strlen(architectures);
+    if (h3_sdpa_version() != 0) snprintf(architectures + used, sizeof architectures - used, " cudnn-%zu", h3_sdpa_version());
 }
 
 H3_EXPORT const h3_operator_library *h3_operator_library_get(void);

@@ -142,9 +142,9 @@ int h3_multiply(h3_products &products, const h3_product &p)
                      (long long)p.n, (long long)p.k, (long long)p.count, products.check->call->device_index, cublasLtGetStatusString(code));
 }
 
-void h3_products_ran(const h3_products &products, h3_call *call, bool bf16)
+void h3_products_ran(const h3_products &products, h3_call *call, bool bf16, const char *name)
 {
-    char kernel[80];
-    snprintf(kernel, sizeof kernel, "cublasLt%.*s", (int)strlen(products.note) - 1, products.note);
+    char kernel[112];
+    snprintf(kernel, sizeof kernel, "%s%.*s", name, (int)strlen(products.note) - 1, products.note);
     h3_ran(call, kernel, bf16);
 }

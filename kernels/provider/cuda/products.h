@@ -37,7 +37,7 @@ struct h3_products {
 
 int h3_products_open(h3_products &products, const h3_check &check, void *workspace);
 int h3_multiply(h3_products &products, const h3_product &product);
-void h3_products_ran(const h3_products &products, h3_call *call, bool bf16);
+void h3_products_ran(const h3_products &products, h3_call *call, bool bf16, const char *name = "cublasLt"); /* `name`, then the algorithms */
 
 /* The workspace of one call's products. */
 void *h3_take_products(h3_arena &arena);
