@@ -10,6 +10,9 @@
 /* Tags above those that callers may use. */
 enum { H3_TAG_LIMIT = 1000, H3_TAG_TO_NEXT = H3_TAG_LIMIT, H3_TAG_TO_PREVIOUS, H3_TAG_GATHER };
 
+/* A size that says: nothing more comes on this line (h3_ranks_part). */
+#define H3_LINE_LAST UINT64_MAX
+
 typedef struct h3_parcel h3_parcel; /* one message under way, with its bytes */
 
 struct h3_outbox {

@@ -13,7 +13,6 @@
 #include "dist/link_nccl.h"
 
 static const size_t PIECE = (size_t)1 << 30; /* MPI counts are ints */
-static const uint64_t LAST = UINT64_MAX;     /* a size that says: nothing more comes on this line */
 
 struct h3_parcel {
     h3_parcel *next;
@@ -99,7 +98,7 @@ h3_status h3_parcel_post_last(h3_ranks *ranks, int to, int tag)
 {
     h3_parcel *parcel;
     H3_TRY(h3_parcel_copy(&parcel, ranks, NULL, 0));
-    parcel->size = LAST;
+    parcel->size = H3_LINE_LAST;
     return h3_parcel_post(ranks, to, tag, parcel);
 }
 
@@ -180,7 +179,7 @@ static h3_status receive_size(h3_ranks *ranks, int from, int tag, uint64_t *sent
     *sent = 0;
     H3_TRY(h3_ranks_check(ranks, MPI_Irecv(sent, 1, MPI_UINT64_T, from, tag, MPI_COMM_WORLD, &request), "receive", from));
     H3_TRY(h3_ranks_wait(ranks, &request, "receive", from));
-    if (*sent == LAST) ranks->outbox->parted[tag == H3_TAG_TO_PREVIOUS] = 1;
+    if (*sent == H3_LINE_LAST) ranks->outbox->parted[tag == H3_TAG_TO_PREVIOUS] = 1;
     return H3_OK;
 }
 
@@ -188,14 +187,14 @@ h3_status h3_parcel_skip(h3_ranks *ranks, int from, int tag)
 {
     uint64_t sent;
     H3_TRY(receive_size(ranks, from, tag, &sent));
-    return sent == LAST ? H3_OK : discard(ranks, from, tag, (size_t)sent);
+    return sent == H3_LINE_LAST ? H3_OK : discard(ranks, from, tag, (size_t)sent);
 }
 
 h3_status h3_parcel_receive(h3_ranks *ranks, int from, int tag, void *data, size_t size)
 {
     uint64_t sent;
     H3_TRY(receive_size(ranks, from, tag, &sent));
-    if (sent == LAST) return h3_error(H3_FAILED, "rank %d has stopped; nothing more comes from it", from);
+    if (sent == H3_LINE_LAST) return h3_error(H3_FAILED, "rank %d has stopped; nothing more comes from it", from);
     if (sent == size) return receive_pieces(ranks, from, tag, data, size, 1);
     H3_TRY(discard(ranks, from, tag, (size_t)sent));
     return h3_error(H3_INTEGRITY, "rank %d expects %zu bytes and rank %d sent %llu; run the same program and plan on all ranks",

@@ -117,7 +117,8 @@ static h3_status advance(struct h3_nccl *nccl, int number, h3_transfer *transfer
 {
     int done;
     if (transfer->step == H3_TRANSFER_COPYING) {
-        H3_TRY(event_done(nccl, transfer, &done));
+        done = transfer->size == H3_LINE_LAST; /* which has nothing to copy */
+        if (!done) H3_TRY(event_done(nccl, transfer, &done));
         if (done) H3_TRY(offer(nccl, number, transfer));
     }
     if (transfer->step == H3_TRANSFER_OFFERED) H3_TRY(hear_answer(nccl, transfer));
@@ -215,22 +216,38 @@ failed:
     return status;
 }
 
-h3_status h3_nccl_send(void *user, int to_next, const h3_tensor *tensor)
+/* Takes over the transfer. */
+static h3_status enqueue(struct h3_nccl *nccl, int to_next, h3_transfer *transfer)
 {
-    h3_ranks *ranks = user;
-    struct h3_nccl *nccl = ranks->nccl;
-    h3_transfer *transfer, **end;
-    int to = ranks->rank + (to_next ? 1 : -1);
-    H3_TRY(h3_ranks_check_peer(ranks, "send to", to));
-    h3_nccl_reap(nccl);
-    H3_TRY(begin_copy(nccl, tensor, to, &transfer));
+    h3_transfer **end;
     pthread_mutex_lock(&nccl->lock);
     for (end = &nccl->line[to_next ? H3_LINE_UP : H3_LINE_DOWN].sends; *end != NULL;) end = &(*end)->next;
     *end = transfer;
-    atomic_fetch_add(&ranks->outbox->under_way, 1);
+    atomic_fetch_add(&nccl->ranks->outbox->under_way, 1);
     h3_status status = give_up(nccl, move_on(nccl));
     pthread_mutex_unlock(&nccl->lock);
     return status;
+}
+
+h3_status h3_nccl_send(void *user, int to_next, const h3_tensor *tensor)
+{
+    h3_ranks *ranks = user;
+    h3_transfer *transfer;
+    int to = ranks->rank + (to_next ? 1 : -1);
+    H3_TRY(h3_ranks_check_peer(ranks, "send to", to));
+    h3_nccl_reap(ranks->nccl);
+    H3_TRY(begin_copy(ranks->nccl, tensor, to, &transfer));
+    return enqueue(ranks->nccl, to_next, transfer);
+}
+
+h3_status h3_nccl_post_last(struct h3_nccl *nccl, int side)
+{
+    void *memory;
+    H3_TRY(h3_alloc(&memory, 1, sizeof(h3_transfer), "a message"));
+    h3_transfer *transfer = memory;
+    *transfer = (h3_transfer){.sends = 1, .peer = nccl->ranks->rank + (side ? 1 : -1), .size = H3_LINE_LAST, .offering = MPI_REQUEST_NULL,
+                              .answering = MPI_REQUEST_NULL};
+    return enqueue(nccl, side, transfer);
 }
 
 static int all_sent(struct h3_nccl *nccl, int *peer, h3_status *status)
@@ -269,7 +286,9 @@ static h3_status take_offer(struct h3_nccl *nccl, int line, int from, uint64_t *
     MPI_Request request;
     h3_ranks *ranks = nccl->ranks;
     H3_TRY(h3_ranks_check(ranks, MPI_Irecv(size, 1, MPI_UINT64_T, from, H3_TAG_OFFER + line, nccl->words, &request), "receive", from));
-    return h3_ranks_wait(ranks, &request, "receive", from);
+    H3_TRY(h3_ranks_wait(ranks, &request, "receive", from));
+    if (*size == H3_LINE_LAST) ranks->outbox->parted[line == H3_LINE_DOWN] = 1;
+    return H3_OK;
 }
 
 static h3_status answer_offer(struct h3_nccl *nccl, int line, int to, int32_t wanted)
@@ -278,6 +297,14 @@ static h3_status answer_offer(struct h3_nccl *nccl, int line, int to, int32_t wa
     h3_ranks *ranks = nccl->ranks;
     H3_TRY(h3_ranks_check(ranks, MPI_Isend(&wanted, 1, MPI_INT32_T, to, H3_TAG_ANSWER + line, nccl->words, &request), "receive", to));
     return h3_ranks_wait(ranks, &request, "receive", to);
+}
+
+h3_status h3_nccl_skip(struct h3_nccl *nccl, int side)
+{
+    uint64_t size = 0;
+    int from = nccl->ranks->rank + (side ? 1 : -1), number = side ? H3_LINE_DOWN : H3_LINE_UP;
+    H3_TRY(take_offer(nccl, number, from, &size));
+    return answer_offer(nccl, number, from, 0);
 }
 
 static h3_status try_receive(struct h3_nccl *nccl, int number, h3_transfer *transfer, int *done)
@@ -331,6 +358,7 @@ h3_status h3_nccl_receive(void *user, int from_previous, h3_tensor *tensor)
     H3_TRY(take_offer(nccl, number, from, &offered));
     if (offered != transfer.size) {
         H3_TRY(answer_offer(nccl, number, from, 0));
+        if (offered == H3_LINE_LAST) return h3_error(H3_FAILED, "rank %d has stopped; nothing more comes from it", from);
         return h3_error(H3_INTEGRITY, "rank %d expects %llu bytes and rank %d sent %llu; run the same program and plan on all ranks", ranks->rank,
                         (unsigned long long)transfer.size, from, (unsigned long long)offered);
     }

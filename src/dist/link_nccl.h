@@ -25,6 +25,11 @@ void h3_nccl_free(h3_ranks *ranks);
 h3_status h3_nccl_send(void *user, int to_next, const h3_tensor *tensor);
 h3_status h3_nccl_receive(void *user, int from_previous, h3_tensor *tensor);
 
+/* For h3_ranks_part; `side` 0: the rank before this one, 1: the one after. Says, behind all that was sent there, that nothing more comes; takes the next
+ * offer from there and lets its tensor go unsent, noting when it was the last. */
+h3_status h3_nccl_post_last(struct h3_nccl *nccl, int side);
+h3_status h3_nccl_skip(struct h3_nccl *nccl, int side);
+
 /* Moves on what is under way and looks for errors of the communicators; never waits. The watchdog's thread calls it all the time. On
  * H3_ENVIRONMENT the job must end. */
 h3_status h3_nccl_poll(struct h3_nccl *nccl);

@@ -349,6 +349,14 @@ h3_status h3_nccl_receive(void *user, int from_previous, h3_tensor *tensor)
     return h3_error(H3_ENVIRONMENT, "this build has no NCCL");
 }
 
+h3_status h3_nccl_post_last(struct h3_nccl *nccl, int side)
+{
+    (void)nccl, (void)side;
+    return h3_error(H3_ENVIRONMENT, "this build has no NCCL");
+}
+
+h3_status h3_nccl_skip(struct h3_nccl *nccl, int side) { return h3_nccl_post_last(nccl, side); }
+
 h3_status h3_nccl_poll(struct h3_nccl *nccl)
 {
     (void)nccl;

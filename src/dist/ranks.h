@@ -56,8 +56,7 @@ h3_link h3_ranks_link(h3_ranks *ranks, const h3_device *device);
 
 /* Collective, once this rank's work along its links is over, done or not: tells both neighbours that nothing more comes, and takes from the
  * lines what they still sent. A rank that waits in a link for one that has parted gets H3_FAILED there; it parts in its turn, and
- * so on along the chain, until everybody is here. Afterwards the lines are empty and may be used again. A link that is none of MPI's must
- * do the same with its offers. */
+ * so on along the chain, until everybody is here. Afterwards the lines are empty and may be used again. */
 h3_status h3_ranks_part(h3_ranks *ranks);
 /* Whether a neighbour has parted while this rank waited for it, so that the H3_FAILED from the link is that rank's. Until h3_ranks_part. */
 int h3_ranks_deserted(const h3_ranks *ranks);

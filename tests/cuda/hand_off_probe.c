@@ -62,19 +62,22 @@ static void send_one(int up, int flow)
     free(host);
 }
 
-static void receive_one(int up, int flow)
+static h3_status receive_or_not(int up, int flow)
 {
     h3_tensor tensor = new_tensor(flow);
     size_t bytes = h3_tensor_bytes(&tensor);
     unsigned char *host = malloc(bytes);
     EXPECT(host != NULL);
     relay(gpu->fill(tensor.data, 0x55, bytes));
-    relay(link_of.receive(link_of.user, up, &tensor));
+    h3_status status = link_of.receive(link_of.user, up, &tensor);
     relay(gpu->to_host(host, tensor.data, bytes));
-    for (size_t i = 0; i < bytes; i++) EXPECT(host[i] == byte_of(i, ranks.rank + (up ? -1 : 1), flow));
+    for (size_t i = 0; i < bytes && status == H3_OK; i++) EXPECT(host[i] == byte_of(i, ranks.rank + (up ? -1 : 1), flow));
     h3_device_free(&tensor, gpu);
     free(host);
+    return status;
 }
+
+static void receive_one(int up, int flow) { relay(receive_or_not(up, flow)); }
 
 static int has_neighbour(int next) { return next ? ranks.rank + 1 < ranks.count : ranks.rank > 0; }
 
@@ -163,6 +166,35 @@ static void patience(void)
     pass();
 }
 
+/* As pass, but rank `who` stops before its piece of work number `when`. */
+static h3_status pass_until(int who, int when)
+{
+    for (int piece = 0; piece < 2 * FLOWS; piece++) {
+        int up = piece < FLOWS, flow = piece % FLOWS;
+        if (ranks.rank == who && piece == when) return h3_error(H3_FAILED, "rank %d stops", who);
+        if (has_neighbour(!up)) H3_TRY(receive_or_not(up, flow));
+        if (has_neighbour(up)) send_one(up, flow);
+    }
+    return H3_OK;
+}
+
+/* Any rank stops at any point: nobody is left waiting, whoever could not go on knows that it was not its own fault, and the lines are as new. */
+static void part(void)
+{
+    for (int who = 0; who < ranks.count; who++)
+        for (int when = 0; when < 2 * FLOWS; when++) {
+            h3_status status = pass_until(who, when);
+            int waits = ranks.rank != who && (when < FLOWS || ranks.rank < who);
+            EXPECT(h3_ranks_deserted(&ranks) == waits && (status == H3_FAILED) == (waits || ranks.rank == who));
+            if (waits) EXPECT(strstr(h3_error_text(), "has stopped; nothing more comes from it") != NULL);
+            relay(h3_ranks_part(&ranks));
+            relay(h3_ranks_agree(&ranks, H3_OK));
+        }
+    pass();
+    cross();
+    relay(h3_ranks_part(&ranks));
+}
+
 /* --- what does not ----------------------------------------------------------------------------------------------------- */
 
 static void misbehave(const char *mode)
@@ -190,6 +222,7 @@ static void run(const char *mode)
     else if (strcmp(mode, "patience") == 0) patience();
     else if (strcmp(mode, "overlap") == 0) overlap();
     else if (strcmp(mode, "reuse") == 0) reuse();
+    else if (strcmp(mode, "part") == 0) part();
     else misbehave(mode);
 }
 

@@ -61,6 +61,9 @@ start overlap 3 '' overlap
 start reuse 2 '' reuse
 start patience 3 '' patience
 wait
+for ranks in 2 4; do start "part$ranks" $ranks '' part; done
+wait
+for ranks in 2 4; do fine "$ranks ranks: any one stops at any point, all part, and the lines are as new" "part$ranks"; done
 fine 'a tensor arrives while its sender computes' overlap
 fine 'the memory of sends is used again' reuse
 fine 'a rank may be slower than the watchdog, as long as it lives' patience
