@@ -79,6 +79,33 @@ done:
     return status;
 }
 
+static h3_status read_pin(const h3_stage *s, h3_manifest *pinned, char **text)
+{
+    size_t size;
+    H3_TRY(h3_file_read(text, &size, s->plan.pinned_manifest, (size_t)1 << 30, H3_INTEGRITY));
+    h3_status status = h3_manifest_parse(pinned, *text, size, s->plan.pinned_manifest);
+    if (status != H3_OK) free(*text);
+    return status;
+}
+
+/* On another machine the pinned manifest can only fail: better now than after the passes. */
+static h3_status check_pin_fingerprint(const h3_stage *s)
+{
+    char *text;
+    cJSON *here;
+    h3_manifest pinned;
+    if (s->plan.pinned_manifest[0] == 0) return H3_OK;
+    H3_TRY(read_pin(s, &pinned, &text));
+    free(text);
+    h3_status status = h3_fingerprint(&here, &s->provider);
+    if (status == H3_OK) {
+        status = h3_fingerprint_require(pinned.fingerprint, here, s->plan.pinned_manifest);
+        cJSON_Delete(here);
+    }
+    h3_manifest_free(&pinned);
+    return status;
+}
+
 /* Looks ahead to what the later stages will need before anything is touched. */
 static h3_status preflight(h3_stage *s)
 {
@@ -89,6 +116,7 @@ static h3_status preflight(h3_stage *s)
 static h3_status prepare(h3_stage *s)
 {
     if (s->ranks.rank != 0) return H3_OK;
+    H3_TRY(check_pin_fingerprint(s));
     H3_TRY(h3_preflight_folder(&s->plan, h3_weights_config(s->weights), s->args.run));
     return h3_run_begin(&s->run);
 }
@@ -124,14 +152,10 @@ static h3_status check_pin_text(const char *path, const char *pinned_text, const
 static h3_status check_pin(const h3_stage *s, const h3_manifest *made)
 {
     char *text;
-    size_t size;
     h3_manifest pinned;
     if (s->plan.pinned_manifest[0] == 0) return H3_OK;
-    H3_TRY(h3_file_read(&text, &size, s->plan.pinned_manifest, (size_t)1 << 30, H3_INTEGRITY));
-    h3_status status = h3_manifest_parse(&pinned, text, size, s->plan.pinned_manifest);
-    if (status != H3_OK) free(text);
-    H3_TRY(status);
-    status = h3_manifest_require_equal(&pinned, made, s->plan.pinned_manifest);
+    H3_TRY(read_pin(s, &pinned, &text));
+    h3_status status = h3_manifest_require_equal(&pinned, made, s->plan.pinned_manifest);
     if (status == H3_OK) status = check_pin_text(s->plan.pinned_manifest, text, &pinned, made);
     free(text);
     h3_manifest_free(&pinned);

@@ -114,6 +114,7 @@ static h3_status choose_residence(h3_model *model)
     return H3_OK;
 }
 
+/* Before a block is walked, for the first time or always: signs of life go on while a large checkpoint is read. */
 static h3_status load_block(h3_model *model, int64_t i)
 {
     if (model->blocks[i].param[H3_NODE_Q_PROJ][0].data != NULL) return H3_OK;
@@ -140,7 +141,6 @@ static h3_status load_parameters(h3_model *model)
     H3_TRY(h3_alloc(&memory, (size_t)model->block_count, sizeof *model->blocks, "block parameters"));
     model->blocks = memory;
     H3_TRY(choose_residence(model));
-    for (int64_t i = 0; i < model->block_count && model->resident; i++) H3_TRY(load_block(model, i));
     if (!model->is_first || config->num_refiner_layers == 0) return H3_OK;
     H3_TRY(h3_alloc(&memory, (size_t)config->num_refiner_layers, sizeof *model->refiners, "refiner parameters"));
     model->refiners = memory;

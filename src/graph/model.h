@@ -53,8 +53,8 @@ typedef struct h3_model {
     h3_link link; /* unused functions may be NULL when is_first and is_last */
 } h3_model;
 
-/* Loads the parameters of blocks first .. first+count-1 and of the boundaries this range touches onto `device` (NULL: the CPU), which both
- * libraries must be for. `operators` NULL: the provider's own. */
+/* Loads the parameters of the boundaries that blocks first .. first+count-1 touch onto `device` (NULL: the CPU), which both libraries must be for; those of
+ * the blocks come when they are walked. `operators` NULL: the provider's own. */
 h3_status h3_model_open(h3_model *model, const h3_weights *weights, const h3_device *device, int32_t precision, const h3_library *provider,
                         const h3_operator *const *operators, int64_t first_block, int64_t block_count);
 void h3_model_close(h3_model *model);

@@ -63,20 +63,37 @@ static h3_status sizes_of(h3_layout *sizes, const h3_layout_args *wanted, const 
 
 enum { BYTES_BOTH = 4 + 2 }; /* FP32 and BF16 */
 
-/* Elements of a layout's tensors that are stored: outputs and gradients of all nodes and all parameter gradients; under "recompute" block 0, the
- * refiners' outputs and gradients, and three rows of hidden size of every other block. */
+/* Elements of one block's parameters: what a model of two blocks has more than one of one block. */
+static h3_status block_parameters(const h3_config *config, size_t *elements)
+{
+    h3_config one = *config, two = *config;
+    size_t less;
+    one.num_layers = 1;
+    two.num_layers = 2;
+    H3_TRY(parameter_elements(&one, &less));
+    H3_TRY(parameter_elements(&two, elements));
+    *elements -= less;
+    return H3_OK;
+}
+
+/* Elements of block 0 in a layout: outputs, gradients, parameters' gradients. */
+static h3_status block_elements(const h3_config *config, size_t rows, size_t *elements)
+{
+    H3_TRY(block_parameters(config, elements));
+    return add_product(elements, rows, 2, row_elements(config));
+}
+
+/* Elements of a layout's tensors that are stored: everything; under "recompute" block 0, the refiners' outputs and gradients, and of every other block three
+ * rows of hidden size. */
 static h3_status layout_elements(const h3_plan *plan, const h3_config *config, size_t rows, size_t parameters, size_t *elements)
 {
-    size_t blocks = (size_t)config->num_layers, outside;
-    h3_config shell = *config;
+    size_t blocks = (size_t)config->num_layers;
     if (!plan->recompute) {
         H3_TRY(add_product(elements, rows, blocks, 2 * row_elements(config)));
         return add_product(elements, parameters, 1, 1);
     }
-    shell.num_layers = 1; /* with the boundaries: a little too much */
-    H3_TRY(parameter_elements(&shell, &outside));
-    H3_TRY(add_product(elements, outside, 1, 1));
-    H3_TRY(add_product(elements, rows, 1 + (size_t)config->num_refiner_layers, 2 * row_elements(config)));
+    H3_TRY(block_elements(config, rows, elements));
+    H3_TRY(add_product(elements, rows, (size_t)config->num_refiner_layers, 2 * row_elements(config)));
     return add_product(elements, rows, blocks, 3 * (size_t)config->hidden_size);
 }
 
@@ -94,6 +111,23 @@ h3_status h3_reference_bytes(const h3_plan *plan, const h3_config *config, size_
         H3_TRY(add_product(bytes, elements, BYTES_BOTH, 1));
     }
     return H3_OK;
+}
+
+/* Memory that stage 1 takes: all that is stored, until it is; under "recompute", where blocks are written one by one, block 0 of the largest layout in FP32 on
+ * its way from the device, in its file and in the file before it. */
+static h3_status reference_memory(const h3_plan *plan, const h3_config *config, size_t *bytes)
+{
+    size_t most = 0;
+    if (!plan->recompute) return h3_reference_bytes(plan, config, bytes);
+    for (size_t i = 0; i < plan->layout_count; i++) {
+        h3_layout sizes;
+        size_t elements = 0;
+        H3_TRY(sizes_of(&sizes, &plan->layouts[i].args, config));
+        H3_TRY(block_elements(config, (size_t)sizes.rows, &elements));
+        if (elements > most) most = elements;
+    }
+    *bytes = 0;
+    return add_product(bytes, most, sizeof(float), 3);
 }
 
 /* Rounded up: what is needed is never 0. */
@@ -218,7 +252,7 @@ static h3_status check_pins(const h3_plan *plan)
 h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config)
 {
     size_t bytes;
-    H3_TRY(h3_reference_bytes(plan, config, &bytes));
+    H3_TRY(reference_memory(plan, config, &bytes));
     H3_TRY(check_memory("this plan", bytes));
     H3_TRY(check_pins(plan));
     return check_generation(plan, config);
