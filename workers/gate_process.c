@@ -110,6 +110,7 @@ h3_status h3_gate_second_process(h3_gate *gate, const h3_args *args, h3_layout_r
 {
     char output[] = "/tmp/h3-gate-XXXXXX";
     if (gate->digests == NULL || !wanted(gate, layouts)) return H3_OK;
+    H3_TRY(gate->device->trim()); /* it works on the same GPU */
     int file = mkstemp(output);
     if (file < 0) return h3_error(H3_ENVIRONMENT, "no temporary file in /tmp: %s", strerror(errno));
     close(file);

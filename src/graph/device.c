@@ -24,6 +24,7 @@ static h3_status cpu_fill(void *memory, int byte, size_t bytes)
 }
 
 static h3_status cpu_health(void) { return H3_OK; }
+static h3_status cpu_trim(void) { return H3_OK; }
 
 static h3_status cpu_memory(size_t *available, size_t *total)
 {
@@ -72,6 +73,7 @@ const h3_device *h3_device_cpu(void)
                                   .copy = cpu_copy,
                                   .fill = cpu_fill,
                                   .health = cpu_health,
+                                  .trim = cpu_trim,
                                   .memory = cpu_memory,
                                   .equal = cpu_equal,
                                   .row_sums = h3_cpu_row_sums,

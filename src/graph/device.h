@@ -28,6 +28,7 @@ typedef struct h3_device {
     h3_status (*copy)(void *to, const void *from, size_t bytes); /* within the device */
     h3_status (*fill)(void *memory, int byte, size_t bytes);     /* on the device */
     h3_status (*health)(void); /* asked after a failure: H3_ENVIRONMENT when the device itself has failed or is full, whoever noticed */
+    h3_status (*trim)(void);   /* gives memory that is released but kept back to the device, for another process */
     h3_status (*memory)(size_t *available, size_t *total); /* bytes that are free or in this process's pool, and all there are */
     h3_status (*equal)(int *equal, const void *a, const void *b, size_t bytes);
     h3_status (*row_sums)(h3_row_sum *out, const h3_tensor *x, const h3_tensor *g, int64_t rows, int64_t group);

@@ -293,7 +293,7 @@ h3_status h3_cuda_open(int index, const h3_device **out)
     if (gpu.opened && gpu.device.index != index) return h3_error(H3_USAGE, "this process works on GPU %d already; one process has one GPU", gpu.device.index);
     if (!gpu.opened) {
         gpu.device = (h3_device){.kind = H3_DEVICE_CUDA, .index = index, .allocate = allocate, .release = release, .to_host = to_host,
-                                 .from_host = from_host, .copy = copy, .fill = fill, .health = health, .memory = memory, .equal = equal,
+                                 .from_host = from_host, .copy = copy, .fill = fill, .health = health, .trim = empty_pool, .memory = memory, .equal = equal,
                                  .row_sums = row_sums, .synth = synth, .widen = widen, .samples = samples, .digest_start = digest_start};
         H3_TRY(succeeded(cudaSetDevice(index), "cudaSetDevice"));
         H3_TRY(succeeded(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate"));
