@@ -1,4 +1,5 @@
 /* What a stage reads: predecessors, staleness, verified inputs. */
+#include <omp.h>
 #include <string.h>
 
 #include "store/run_internal.h"
@@ -115,12 +116,25 @@ h3_status h3_run_verify(h3_run *run, const h3_run_files *listed, const char *pat
     return verify_and_record(run, listed, file);
 }
 
+static int is_wanted(const h3_run_file *file, const char *prefix) { return strncmp(file->path, prefix, strlen(prefix)) == 0; }
+
+/* Number of the first file that is not as listed; listed->count when all are. All cores hash, whatever OMP_NUM_THREADS says: the job's other ranks wait. */
+static size_t first_changed(const h3_run *run, const h3_run_files *listed, const char *prefix)
+{
+    size_t first = listed->count;
+#pragma omp parallel for schedule(dynamic) num_threads(omp_get_num_procs()) reduction(min : first)
+    for (size_t i = 0; i < listed->count; i++)
+        if (is_wanted(&listed->items[i], prefix) && h3_run_verify_file(run->folder, &listed->items[i], h3_run_writer(listed)) != H3_OK && i < first) first = i;
+    return first;
+}
+
 h3_status h3_run_verify_all(h3_run *run, const h3_run_files *listed, const char *prefix)
 {
-    size_t verified = 0;
+    size_t verified = 0, changed = first_changed(run, listed, prefix);
+    if (changed < listed->count) H3_TRY(h3_run_verify_file(run->folder, &listed->items[changed], h3_run_writer(listed))); /* again, for its words */
     for (size_t i = 0; i < listed->count; i++) {
-        if (strncmp(listed->items[i].path, prefix, strlen(prefix)) != 0) continue;
-        H3_TRY(verify_and_record(run, listed, &listed->items[i]));
+        if (!is_wanted(&listed->items[i], prefix)) continue;
+        H3_TRY(record_input(run, &listed->items[i]));
         verified++;
     }
     if (verified > 0) return H3_OK;
