@@ -258,7 +258,8 @@ static void say_invalid(h3_report_data *data)
     const char *node = h3_text_of(data->gate, "first_failure");
     const h3_figure *f = &data->decided;
     if (!gate_is(data, "INVALID"))
-        snprintf(data->sentence, sizeof data->sentence, "The candidate is not qualified: the %s is beyond its limit.", f->words);
+        snprintf(data->sentence, sizeof data->sentence, "The candidate is not qualified: the %s is %s its limit.", f->words,
+                 f->at_least ? "below" : "beyond");
     else if (node[0] != 0)
         snprintf(data->sentence, sizeof data->sentence,
                  "The candidate is not qualified: %.60s is the first node that fails (%s).", node, f->words);
