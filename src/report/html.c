@@ -86,7 +86,7 @@ static void decided(h3_markup *out, const h3_report_data *data)
     else h3_markup_element(out, "p", "name", f->words);
     if (!isnan(f->value) && !isnan(f->bound) && (f->value != 0.0 || f->bound != 0.0))
         h3_markup_add(out, "<div class=\"big\">%.4g <small>%s %.4g</small></div>", f->value,
-                      f->at_least ? "at least" : f->value <= f->bound ? "within" : "beyond", f->bound);
+                      f->at_least ? (f->value >= f->bound ? "at least" : "below") : f->value <= f->bound ? "within" : "beyond", f->bound);
     else if (f->name[0] != 0 && f->bound > 0.0)
         h3_markup_add(out, "<div class=\"big\">not a number <small>bound %.4g</small></div>", f->bound);
     else if (f->name[0] != 0)
