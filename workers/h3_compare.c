@@ -14,7 +14,7 @@
 static const char help[] =
     "h3_compare - stage 5: the candidate's generation beside the provider's\n"
     "\n"
-    "  h3_compare --plan FILE --run DIR [--checkpoint DIR] [--watchdog SECONDS]\n"
+    "  h3_compare --plan FILE --run DIR [--checkpoint DIR] [--decoders DIR] [--watchdog SECONDS]\n"
     "      reads what both sides of h3_generate wrote, writes DIR/compare.json\n"
     "      final latents of video and audio, seed by seed: ||candidate - provider|| / ||provider|| within latent_error\n"
     "      with decoders in the plan: PSNR and SSIM of the pictures, SNR and log-spectral distance of the sound, each within its limit\n"
