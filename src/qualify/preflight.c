@@ -147,6 +147,8 @@ static h3_status check_generation_memory(const h3_generation *generation, const 
     return check_memory("the plan's generation", bytes);
 }
 
+h3_status h3_preflight_media(const h3_media_shape *shape) { return check_memory("decoding the plan's generation", h3_media_memory(shape)); }
+
 /* Decoders are opened, so that one that is missing or does not fit is known before anything runs; their bytes are hashed when they are used. */
 static h3_status check_decoders(const h3_generation *generation, const h3_config *config)
 {
@@ -156,7 +158,7 @@ static h3_status check_decoders(const h3_generation *generation, const h3_config
     h3_status status = h3_decoders_open(&weights, &generation->decoders);
     if (status == H3_OK) status = h3_decoders_fit(&shape, &weights, config, &generation->layout);
     h3_decoders_close(&weights);
-    return status == H3_OK ? check_memory("decoding the plan's generation", h3_media_memory(&shape)) : status;
+    return status == H3_OK ? h3_preflight_media(&shape) : status;
 }
 
 /* The files that generation will read are read now, hours before they are needed. */
