@@ -175,6 +175,39 @@ static void decoders_fit_model_and_layout(void **state)
                      "\"latents_std\":[1,1,1,1,1,1]}}}}", 0), H3_USAGE, "samples an audio latent are 400");
 }
 
+/* Those of the shipped plans do; the contract's video is what its plan decodes to. */
+static void shipped_decoders_fit(void **state)
+{
+    static const struct { const char *path; h3_media_shape shape;
+    } plans[] = {{"plans/demo.json", {22, 64, 96, 2, 29600, 32000}},
+                 {"plans/release-synthetic.json", {22, 128, 160, 2, 29600, 32000}},
+                 {"plans/release-synthetic-video.json", {124, 768, 1344, 2, 165600, 32000}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        h3_plan plan;
+        h3_generation generation;
+        h3_decoder_weights weights = {0};
+        h3_media_shape shape;
+        assert_good(h3_plan_read(&plan, plans[i].path));
+        assert_good(h3_generation_read(&generation, &plan));
+        assert_true(generation.decoders.present);
+        assert_good(h3_decoders_open(&weights, &generation.decoders));
+        assert_good(h3_decoders_fit(&shape, &weights, &plan.config, &generation.layout));
+        assert_memory_equal(&shape, &plans[i].shape, sizeof shape);
+        /* as many scalars, and tensors of sound, as the released ones have */
+        if (i > 0) assert_int_equal(h3_parameters_count(weights.video.source), 2603868984);
+        if (i > 0) assert_int_equal(weights.audio.count, 914);
+        h3_decoders_close(&weights);
+        h3_generation_free(&generation);
+        h3_plan_free(&plan);
+    }
+    /* the smallest plan ends with latents, as ever */
+    h3_plan plan;
+    assert_good(h3_plan_read(&plan, "plans/smoke.json"));
+    assert_null(plan.decoders);
+    h3_plan_free(&plan);
+}
+
 static void a_decoder_that_is_not_there_is_named(void **state)
 {
     h3_media_shape s;
@@ -261,6 +294,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_wrong_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(identity_without_places, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(decoders_fit_model_and_layout, make_folder, remove_folder),
+        cmocka_unit_test(shipped_decoders_fit),
         cmocka_unit_test_setup_teardown(a_decoder_that_is_not_there_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(preflight_opens_the_decoders, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(decoders_are_known_by_content, make_folder, remove_folder),
