@@ -221,6 +221,7 @@ h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config)
     H3_TRY(h3_reference_bytes(plan, config, &bytes));
     H3_TRY(check_memory("this plan", bytes));
     H3_TRY(check_pins(plan));
+    H3_TRY(h3_preflight_preview(plan));
     return check_generation(plan, config);
 }
 
