@@ -147,6 +147,16 @@ static h3_status check_generation_memory(const h3_generation *generation, const 
     return check_memory("the plan's generation", bytes);
 }
 
+/* Keyframes that are pictures need the encoder of the plan's video autoencoder. */
+static h3_status check_pictures(const h3_plan *plan, const h3_generation_inputs *inputs)
+{
+    const cJSON *decoders = cJSON_GetObjectItemCaseSensitive(plan->json, "decoders");
+    if (!h3_generation_has_pictures(inputs) || cJSON_GetObjectItemCaseSensitive(decoders, "video") != NULL) return H3_OK;
+    return h3_error(H3_USAGE, "%s: the conditioning file has a keyframe as a picture, and the plan names no video autoencoder; add \"decoders\", or make the file with "
+                              "bin/h3_keyframe --vae",
+                    plan->path);
+}
+
 /* The files that generation will read are read now, hours before they are needed. */
 static h3_status check_generation(const h3_plan *plan, const h3_config *config)
 {
@@ -156,6 +166,7 @@ static h3_status check_generation(const h3_plan *plan, const h3_config *config)
     H3_TRY(h3_generation_read(&generation, plan));
     h3_status status = check_generation_memory(&generation, config);
     if (status == H3_OK) status = h3_generation_inputs_new(&inputs, &generation, config);
+    if (status == H3_OK) status = check_pictures(plan, &inputs);
     h3_generation_inputs_free(&inputs);
     h3_generation_free(&generation);
     return status;
