@@ -17,6 +17,10 @@ evidence() {
         ffmpeg -v error -f lavfi -i "aevalsrc=0.4*sin(2764*t)|0.3*sin(4146*t):s=32000" -af "atrim=end_sample=$4" -c:a pcm_f32le "$1/audio.wav" </dev/null
 }
 probe() { ffprobe -v error -select_streams "$2" -show_entries "stream=$3" -of csv=p=0 "$1"; } # probe FILE v|a FIELDS
+samples() { # samples FOLDER: hashes of all samples as FFmpeg reads them
+    printf 'frames %s sound %s\n' "$(ffmpeg -v error -start_number 0 -i "$1/frames/frame_%05d.png" -f rawvideo -pix_fmt rgb24 - </dev/null | sha256sum | cut -c 1-64)" \
+        "$(for c in 0 1; do ffmpeg -v error -i "$1/audio.wav" -af "pan=mono|c0=c$c" -f f32le - </dev/null; done | sha256sum | cut -c 1-64)"
+}
 fails() { # fails NAME EXIT PATTERN ARGUMENT...: one line, no temporary, and the old file stays
     local name=$1 code=$2 pattern=$3 out
     shift 3
@@ -42,9 +46,21 @@ with_ffmpeg() {
     check 'the pictures are those of the evidence' awk -v psnr="$(sed -n 's/.*average:\([0-9.]*\).*/\1/p' <<<"$out")" 'BEGIN { exit !(psnr > 36) }'
 
     # other readers see the samples whose hashes the file carries
-    wanted="frames $(ffmpeg -v error -start_number 0 -i "$seed/frames/frame_%05d.png" -f rawvideo -pix_fmt rgb24 - </dev/null | sha256sum | cut -c 1-64)"
-    wanted+=" sound $(for c in 0 1; do ffmpeg -v error -i "$seed/audio.wav" -af "pan=mono|c0=c$c" -f f32le - </dev/null; done | sha256sum | cut -c 1-64)"
-    is 'the comment has the hashes of the samples' "$(ffprobe -v error -show_entries format_tags=comment -of csv=p=0 "$work/a.mp4")" "$wanted"
+    is 'the comment has the hashes of the samples' "$(ffprobe -v error -show_entries format_tags=comment -of csv=p=0 "$work/a.mp4")" "$(samples "$seed")"
+
+    # and the samples that our writers wrote
+    mkdir -p "$work/again/frames"
+    check 'frames and sound are written again' "$build/tests/media_probe" rewrite "$seed" "$work/again"
+    is 'in which other readers see the same samples' "$(samples "$work/again")" "$(samples "$seed")"
+
+    # PSNR, as FFmpeg's own filter counts it on the same RGB
+    mkdir -p "$work/noisy/frames"
+    ffmpeg -v error -start_number 0 -i "$seed/frames/frame_%05d.png" -vf 'noise=alls=12:allf=t:all_seed=7,format=rgb24' -start_number 0 "$work/noisy/frames/frame_%05d.png" </dev/null
+    out=$(ffmpeg -v info -start_number 0 -i "$work/noisy/frames/frame_%05d.png" -start_number 0 -i "$seed/frames/frame_%05d.png" \
+        -lavfi "[0:v]format=gbrp[a];[1:v]format=gbrp[b];[a][b]psnr=stats_file=$work/psnr" -f null - </dev/null 2>&1)
+    wanted=$(sed -E 's/ mse_.*(psnr_avg:[^ ]*) .*/ \1/' "$work/psnr" && sed -nE 's/.*(average:[^ ]*) (min:[^ ]*) .*/\1 \2/p' <<<"$out")
+    is 'there are that many' "$(wc -l <<<"$wanted")" 25
+    is 'PSNR of every frame and of the clip is that of the psnr filter, to its last digit' "$("$build/tests/media_probe" psnr "$seed/frames" "$work/noisy/frames")" "$wanted"
 
     taskset -c 0 "$preview" --evidence "$seed" --out "$work/b.mp4" >/dev/null 2>&1
     check 'on one core it has the same bytes' cmp "$work/a.mp4" "$work/b.mp4"
