@@ -112,14 +112,14 @@ static h3_status encode_all(h3_generation_inputs *inputs, h3_video_encoder *enco
     return H3_OK;
 }
 
-h3_status h3_generation_encode(h3_generation_inputs *inputs, const h3_video_weights *weights, const h3_device *device, const h3_video_ops *ops)
+h3_status h3_generation_encode(h3_generation_inputs *inputs, const h3_video_weights *weights, const h3_video_tiling *tiling, const h3_device *device, const h3_video_ops *ops)
 {
     h3_video_encoder *encoder;
     if (!h3_generation_has_pictures(inputs)) return H3_OK;
     if (weights->config.latent_channels != inputs->channels)
         return h3_error(H3_USAGE, "the video autoencoder makes %lld latent channels, the model takes %lld; name the model's own in the plan", (long long)weights->config.latent_channels,
                         (long long)inputs->channels);
-    H3_TRY(h3_video_encoder_open(&encoder, weights, device, ops, &H3_VIDEO_TILING, 0));
+    H3_TRY(h3_video_encoder_open(&encoder, weights, device, ops, tiling, 0));
     h3_status status = encode_all(inputs, encoder, h3_video_sizes_of(&weights->config).spatial_ratio);
     h3_video_encoder_close(encoder);
     return status;

@@ -69,9 +69,9 @@ void h3_generation_inputs_free(h3_generation_inputs *inputs);
 
 /* Whether a keyframe is still a picture, so that an encoder is needed (decoders.video of the plan). */
 int h3_generation_has_pictures(const h3_generation_inputs *inputs);
-/* Pictures become latents: brought to the canvas (the first stretched, the second covering it), encoded with the seeded sample (h3_video_keyframe).
- * Does nothing when there is none. Only the rank that draws the noise needs it. H3_USAGE for an autoencoder that does not fit the model. */
-h3_status h3_generation_encode(h3_generation_inputs *inputs, const h3_video_weights *weights, const h3_device *device, const h3_video_ops *ops);
+/* Pictures become latents: brought to the canvas (the first stretched, the second covering it), encoded in the decoder's tiles with the seeded sample
+ * (h3_video_keyframe). Does nothing when there is none. Only the rank that draws the noise needs it. H3_USAGE for an autoencoder that does not fit the model. */
+h3_status h3_generation_encode(h3_generation_inputs *inputs, const h3_video_weights *weights, const h3_video_tiling *tiling, const h3_device *device, const h3_video_ops *ops);
 /* The same for one picture, for programs: is_first says which rule brings it to the canvas of `height` x `width` pixels. `canvas_sha256` may be NULL. */
 h3_status h3_keyframe_encode(h3_tensor *latents, char *canvas_sha256, const h3_picture *picture, int is_first, h3_video_encoder *encoder, int64_t height, int64_t width);
 

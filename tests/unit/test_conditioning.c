@@ -86,7 +86,7 @@ static h3_tensor latents_of(const h3_picture *p, int is_first, char sha256[H3_SH
 static h3_status encode(h3_generation_inputs *inputs)
 {
     h3_video_weights weights = video_weights();
-    h3_status status = h3_generation_encode(inputs, &weights, h3_device_cpu(), h3_video_ops_cpu());
+    h3_status status = h3_generation_encode(inputs, &weights, &H3_VIDEO_TILING, h3_device_cpu(), h3_video_ops_cpu());
     h3_video_weights_close(&weights);
     return status;
 }
@@ -129,7 +129,7 @@ static void a_picture_is_encoded(void **state)
         write_file(&generation, "latents.safetensors", &entry, 1);
         assert_good(h3_generation_inputs_new(&direct, &generation, &config));
         assert_false(h3_generation_has_pictures(&direct));
-        assert_good(h3_generation_encode(&direct, NULL, NULL, NULL)); /* nothing to do */
+        assert_good(h3_generation_encode(&direct, NULL, NULL, NULL, NULL)); /* nothing to do */
         assert_string_equal(direct.canvas_sha256[0], "");
         assert_good(h3_generation_start(&wanted_video, &wanted_audio, &direct, 43));
         assert_same(&video, &wanted_video);
