@@ -140,6 +140,12 @@ h3_previews() {
     return $status
 }
 
+# Sheets and curves of what was compared, passed or not; no verdict depends on them.
+h3_sheets() {
+    local program
+    if program=$(h3_find_program h3_sheet 2>/dev/null); then "$program" --run "$H3_RUN" </dev/null >/dev/null || true; fi
+}
+
 h3_run() { # h3_run PROGRAM [OPTION...]: runs it for the stage that was begun, and exits with its code
     local name=$1 program status
     shift
@@ -155,6 +161,7 @@ h3_run() { # h3_run PROGRAM [OPTION...]: runs it for the stage that was begun, a
         h3_previews "${H3_STAGE#generate_}"
         status=$?
     fi
+    if [ $status -le 1 ] && [ "$name" = h3_compare ]; then h3_sheets; fi
     case $status in
         0|1|2|3|4) ;;
         75) h3_requeue ;;

@@ -12,7 +12,7 @@ enum { WIDTH = 960, HEIGHT = 296, LEFT = 60, TOP = 40, PLOT_WIDTH = 880, PLOT_HE
 static const char *const palette[] = {"#0b62a8", "#c2570c", "#2b7a3d", "#7a3fa0", "#a3195b", "#6b6b00"};
 enum { COLOURS = sizeof palette / sizeof *palette };
 
-static const char alone_style[] = "text{font:12px system-ui,sans-serif;fill:#1f2328}text.s{font-size:11px;fill:#57606a}text.t{font-weight:600;font-size:13px}"
+static const char style[] = "text{font:12px system-ui,sans-serif;fill:#1f2328}text.s{font-size:11px;fill:#57606a}text.t{font-weight:600;font-size:13px}"
                                   ".a{stroke:#8c959f}.g{stroke:#eaeef2}";
 
 typedef struct axes {
@@ -127,14 +127,13 @@ static void draw_limit(h3_markup *out, const axes *a, const h3_plot *plot)
     label(out, LEFT + PLOT_WIDTH, y - 4, "end", "s", text);
 }
 
-void h3_plot_svg(h3_markup *out, const h3_plot *plot, int alone)
+void h3_plot_svg(h3_markup *out, const h3_plot *plot)
 {
     axes a;
     if (!find_axes(&a, plot)) return;
-    h3_markup_add(out, "<svg%s viewBox=\"0 0 %d %d\" role=\"img\"><title>", alone ? " xmlns=\"http://www.w3.org/2000/svg\"" : "", WIDTH, HEIGHT);
+    h3_markup_add(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\"><title>", WIDTH, HEIGHT);
     h3_markup_text(out, plot->title);
-    h3_markup_add(out, "</title>");
-    if (alone) h3_markup_add(out, "<style>%s</style><rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>", alone_style, WIDTH, HEIGHT);
+    h3_markup_add(out, "</title><style>%s</style><rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>", style, WIDTH, HEIGHT);
     draw_axes(out, &a, plot);
     draw_limit(out, &a, plot);
     for (size_t i = 0; i < plot->count; i++) {
@@ -160,6 +159,8 @@ static const struct {
     {"velocity.video", "error of each step's video velocity", "step", NULL, "video", NULL, 1, 0},
     {"velocity.audio", "error of each step's audio velocity", "step", NULL, "audio", NULL, 1, 0},
 };
+
+const char *const h3_curve_kinds[] = {"psnr", "ssim", "velocity.video", "velocity.audio", NULL};
 
 /* The list of values, or of frames with them; NULL when there is none. */
 static const cJSON *list_of(const cJSON *seed, kind k, const char **field)
@@ -220,38 +221,18 @@ static figures *read_figures(const cJSON *compare, kind k)
     return f;
 }
 
-/* 1 when something was drawn. */
-static int draw(h3_markup *out, const cJSON *compare, kind k, int alone)
-{
-    figures *f = read_figures(compare, k);
-    if (f == NULL) {
-        out->failed = 1;
-        return 0;
-    }
-    const size_t count = f->count;
-    const double limit = kinds[k].limit != NULL ? h3_number_of(h3_item_of(compare, "limits"), kinds[k].limit) : NAN;
-    const h3_plot plot = {kinds[k].title, kinds[k].x_title, f->curves, count, limit, kinds[k].from_zero, kinds[k].minimum_good};
-    h3_plot_svg(out, &plot, alone);
-    free_figures(f);
-    return count > 0;
-}
-
-void h3_report_picture_frames(h3_markup *out, const cJSON *compare)
-{
-    draw(out, compare, PSNR, 0);
-    draw(out, compare, SSIM, 0);
-}
-
 h3_status h3_curves_file(char **out, const cJSON *compare, const char *name)
 {
     h3_markup text = {0};
+    int k = 0;
     *out = NULL;
-    for (int k = 0; k < KINDS; k++) {
-        if (strcmp(kinds[k].name, name) != 0) continue;
-        h3_markup_add(&text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-        if (draw(&text, compare, (kind)k, 1) || text.failed) return h3_markup_finish(&text, out);
-        h3_markup_free(&text);
-        return h3_error(H3_FAILED, "the comparison has no %s to draw; compare again with decoders in the plan", name);
-    }
-    return h3_error(H3_USAGE, "no curve %s; use psnr, ssim, velocity.video or velocity.audio", name);
+    while (k < KINDS && strcmp(kinds[k].name, name) != 0) k++;
+    if (k == KINDS) return h3_error(H3_USAGE, "no curve %s; use psnr, ssim, velocity.video or velocity.audio", name);
+    figures *f = read_figures(compare, (kind)k);
+    if (f == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the figures of a curve");
+    const double limit = kinds[k].limit != NULL ? h3_number_of(h3_item_of(compare, "limits"), kinds[k].limit) : NAN;
+    const h3_plot plot = {kinds[k].title, kinds[k].x_title, f->curves, f->count, limit, kinds[k].from_zero, kinds[k].minimum_good};
+    h3_plot_svg(&text, &plot);
+    free_figures(f);
+    return text.text == NULL && !text.failed ? H3_OK : h3_markup_finish(&text, out);
 }

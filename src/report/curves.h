@@ -1,4 +1,4 @@
-/* Curves along frames or steps, as SVG: several in one plot, with a limit. For report.html and for files of their own. */
+/* Curves along frames or steps, as SVG files: several in one plot, with a limit. */
 #ifndef H3_REPORT_CURVES_H
 #define H3_REPORT_CURVES_H
 
@@ -23,17 +23,18 @@ typedef struct h3_plot {
     int minimum_good; /* the limit is a least value (PSNR, SSIM), and is labelled so */
 } h3_plot;
 
-/* One plot as a whole <svg> with its key, 960 x 296 units. `alone` 1: a document of its own, with name space and style; 0: for report.html, whose style
- * it uses. Nothing is drawn of a plot without a value. */
-void h3_plot_svg(h3_markup *out, const h3_plot *plot, int alone);
+/* One plot with its key as an SVG document, 960 x 296 units. Nothing is written of a plot without a value. */
+void h3_plot_svg(h3_markup *out, const h3_plot *plot);
 
-/* PSNR and SSIM of every frame, from the comparison's JSON: in every seed "media": {"video": {"psnr": [...], "ssim_frames": [...]}}, or in "video" (or in
- * "media": {"video"}) the "per_frame" list of h3_picture_metrics_json; limits from "limits": {"psnr_global_db", "ssim_mean"}. A null PSNR is that of an identical
- * frame. Two plots; nothing when nothing was decoded. */
-void h3_report_picture_frames(h3_markup *out, const cJSON *compare);
+/* The kinds of curves that a comparison may have: "psnr", "ssim", "velocity.video", "velocity.audio", NULL. */
+extern const char *const h3_curve_kinds[];
 
-/* The same figures of one kind as a file: `kind` "psnr", "ssim", "velocity.video" or "velocity.audio". The text is the caller's (free()). H3_FAILED when there
- * is no such figure. */
+/*
+ * The figures of one kind, a curve a seed, as a file's text (the caller's, free()). From the comparison's JSON: PSNR and SSIM of every frame in every seed's
+ * "media": {"video": {"psnr": [...], "ssim_frames": [...]}}, or in the "per_frame" list of h3_picture_metrics_json in "video" or "media": {"video"}; a null PSNR is
+ * that of an identical frame. Errors of velocities in "velocity": {"video": {"errors": [...]}, ...}. Limits in "limits": {"psnr_global_db", "ssim_mean"}.
+ * `*out` is NULL when there is no such figure. H3_USAGE for another kind.
+ */
 h3_status h3_curves_file(char **out, const cJSON *compare, const char *kind);
 
 #endif

@@ -303,10 +303,55 @@ static void the_program_makes_the_same_sheet(void **state)
     free_clips(&c);
 }
 
+static int is_there(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+static void put_text(const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_good(h3_publish(path, text, strlen(text)));
+}
+
+/* Sheets of the seeds that were decoded, curves of the figures that there are; those of an earlier attempt go. */
+static void a_run_gets_its_sheets_and_curves(void **state)
+{
+    (void)state;
+    char said[1000], path[256];
+    clips c = new_clips(16, 24);
+    snprintf(path, sizeof path, "%s/r", folder);
+    assert_good(h3_make_folders(path));
+    put_text("r/compare.json", "{\"seeds\": [{\"seed\": 42, \"velocity\": {\"video\": {\"errors\": [0.1, 0.2]}}, \"media\": {\"video\": {\"psnr\": [40, null, 41], \"ssim_frames\": [1, 1, 1]}}}, {\"seed\": 43}]}");
+    write_clip("r/data/generate/provider/seed42", c.a, FRAMES, 16, 24);
+    write_clip("r/data/generate/candidate/seed42", c.b, FRAMES, 16, 24);
+    snprintf(path, sizeof path, "%s/r/previews", folder);
+    assert_good(h3_make_folders(path));
+    put_text("r/previews/seed43.png", "old");
+    put_text("r/previews/velocity.audio.svg", "old");
+    assert_int_equal(run("--run r --frames 2", said), 0);
+    assert_true(is_there("r/previews/seed42.png") && is_there("r/previews/psnr.svg") && is_there("r/previews/ssim.svg") && is_there("r/previews/velocity.video.svg"));
+    assert_false(is_there("r/previews/seed43.png") || is_there("r/previews/velocity.audio.svg"));
+    assert_non_null(strstr(said, "2 of 3 frames, 24x16"));
+    snprintf(path, sizeof path, "%s/r/data/generate/candidate/seed42", folder);
+    assert_good(h3_remove_tree(path));
+    assert_int_equal(run("--run r", said), 3); /* one side alone is no comparison */
+    put_text("r/compare.json", "{\"seeds\": [{\"seed\": \"../../x\"}]}");
+    assert_int_equal(run("--run r", said), 3);
+    put_text("r/compare.json", "{");
+    assert_int_equal(run("--run r", said), 3);
+    assert_int_equal(run("--run none", said), 3);
+    assert_int_equal(run("--run r --out x.png", said), 2);
+    free_clips(&c);
+}
+
 static void the_program_refuses(void **state)
 {
     static const struct { const char *options; int code; const char *word; } CASES[] = {
-        {"", 2, "needed; see h3_sheet --help"}, {"--clip p", 2, "--out"}, {"--provider p --out s.png", 2, "--candidate"}, {"--clip p --provider p --out s.png", 2, "--clip"},
+        {"", 2, "needed; see h3_sheet --help"}, {"--clip p", 2, "--out"}, {"--provider p --out s.png", 2, "--candidate"}, {"--clip p --provider p --out s.png", 2, "--clip"}, {"--run p --clip p", 2, "--run alone"},
         {"--clip p --out s.png --frames 0", 2, "--frames 0: give a number from 1 to 1024"}, {"--clip p --out s.png --frames x", 2, "--frames x"},
         {"--clip p --out s.png --factor 256", 2, "--factor 256"}, {"--clip p --out s.png --width 99999999999999999999", 2, "--width"}, {"--clip p --clip p --out s.png", 2, "given twice"},
         {"--clip none --out s.png", 3, "cannot open the folder"}, {"--provider p --candidate short --out s.png", 3, "compare videos of one length"},
@@ -344,6 +389,7 @@ int main(void)
         cmocka_unit_test(impossible_sheets_are_refused),
         cmocka_unit_test(letters_differ_and_stay_inside),
         cmocka_unit_test_setup_teardown(the_program_makes_the_same_sheet, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_run_gets_its_sheets_and_curves, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(the_program_refuses, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
