@@ -3,7 +3,7 @@
 #
 #   scripts/archive_evidence.sh RUN [options]
 #
-#   --with-artifacts     the HDF5 artifacts too; without them stage.json still has their hashes
+#   --with-artifacts     the HDF5 artifacts, frames and sound too; without them stage.json still has their hashes
 #   --with-history       logs, earlier attempts and site facts (hosts, users, times) too, apart from the run, in history/
 #   --key PRIVATE.pem    signs it with this Ed25519 key (openssl genpkey -algorithm ed25519 -out PRIVATE.pem)
 #   --out FILE           where it goes (RUN.tar.zst)
@@ -87,7 +87,8 @@ list() {
     cat "$work/found"
 }
 site=(-path ./logs -o -path ./attempts -o -path ./previews -o -path './stages/*/site.json' -o -path '*/.*')
-artifacts=(-name '*.h5')
+media=(-path './data/generate/*/seed*/frames' -o -path './data/generate/*/seed*/audio.wav')
+artifacts=(-name '*.h5' -o "${media[@]}")
 [ $with_artifacts = 0 ] || artifacts=(-name '')
 odd=$(cd "$run" && find . \( "${site[@]}" \) -prune -o ! -type d ! -type f -print) || die 4 "cannot look through $run"
 [ -z "$odd" ] || die 3 "$(head -n 1 <<<"$odd") in $run is no regular file; remove it"
@@ -95,7 +96,9 @@ list \( "${site[@]}" -o "${artifacts[@]}" \) -prune -o -type f >"$work/payload"
 : >"$work/history"
 if [ $with_history = 1 ]; then
     past=(-path './logs/*' -o -path './attempts/*' -o -path './stages/*/site.json')
-    list -type f \( "${past[@]}" \) ! -path '*/.*' ! "${artifacts[@]}" >"$work/history"
+    artifacts=(-name '*.h5' -o -path '*/seed*/frames/*' -o -path '*/seed*/audio.wav')
+    [ $with_artifacts = 0 ] || artifacts=(-name '')
+    list -type f \( "${past[@]}" \) ! -path '*/.*' ! \( "${artifacts[@]}" \) >"$work/history"
 fi
 
 # --- hashes ---

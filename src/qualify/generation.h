@@ -17,6 +17,7 @@
 #include "media/video.h"
 #include "model/scheduler.h"
 #include "qualify/contract.h"
+#include "qualify/decoders.h"
 #include "qualify/plan.h"
 
 typedef struct h3_generation {
@@ -30,6 +31,7 @@ typedef struct h3_generation {
     uint64_t conditioning_seed;                /* synthetic stand-ins when conditioning_file is "" */
     char conditioning_file[H3_PATH_MAX];
     char conditioning_sha256[H3_SHA256_HEX];   /* that the file must have */
+    h3_decoders decoders;                      /* of the plan; points into it */
     cJSON *overrides; /* [{"field","contract","plan"}...]: every place where the plan departs from the contract. Owned */
 } h3_generation;
 

@@ -127,7 +127,7 @@ static h3_status expect_word(const h3_plan *plan, const char *key, const char *c
 
 static h3_status read_fields(h3_plan *plan)
 {
-    static const char *const keys[] = {"schema", "name", "about", "checkpoint", "layouts", "artifacts", "provider", "candidate", "generation", "acceptance", "pins", "preview", NULL};
+    static const char *const keys[] = {"schema", "name", "about", "checkpoint", "layouts", "artifacts", "provider", "candidate", "generation", "decoders", "acceptance", "pins", "preview", NULL};
     const char *name;
     H3_TRY(h3_json_only_keys(plan->json, keys, plan->path, H3_USAGE));
     H3_TRY(expect_word(plan, "schema", (const char *const[]){"h3-plan-v1", NULL}, NULL));
@@ -144,12 +144,14 @@ static h3_status read_fields(h3_plan *plan)
     H3_TRY(h3_bindings_check(plan->candidate, plan->path));
     if (cJSON_GetObjectItemCaseSensitive(plan->json, "generation") != NULL)
         H3_TRY(h3_json_object(&plan->generation, plan->json, "generation", plan->path, H3_USAGE));
+    if (cJSON_GetObjectItemCaseSensitive(plan->json, "decoders") != NULL)
+        H3_TRY(h3_json_object(&plan->decoders, plan->json, "decoders", plan->path, H3_USAGE));
     if (cJSON_GetObjectItemCaseSensitive(plan->json, "acceptance") != NULL)
         H3_TRY(h3_json_object(&plan->acceptance, plan->json, "acceptance", plan->path, H3_USAGE));
     return read_pins(plan);
 }
 
-/* A pinned manifest names the plan that made it, so what pins it must not be part of that name; nor is where a site keeps its checkpoint. */
+/* A pinned manifest names the plan that made it, so what pins it must not be part of that name; nor is where a site keeps its checkpoint and decoders. */
 static h3_status identify(h3_plan *plan)
 {
     char *text;
@@ -158,6 +160,8 @@ static h3_status identify(h3_plan *plan)
     cJSON_DeleteItemFromObjectCaseSensitive(copy, "pins");
     cJSON_DeleteItemFromObjectCaseSensitive(copy, "about");
     cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(copy, "checkpoint"), "folder");
+    cJSON *decoder;
+    cJSON_ArrayForEach(decoder, cJSON_GetObjectItemCaseSensitive(copy, "decoders")) cJSON_DeleteItemFromObjectCaseSensitive(decoder, "folder");
     h3_status status = h3_json_print(&text, copy);
     cJSON_Delete(copy);
     H3_TRY(status);

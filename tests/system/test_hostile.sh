@@ -329,7 +329,7 @@ checkpoint 'no shard' "$shard" rm $shard
 checkpoint 'an empty shard' "$shard: truncated" ": >$shard"
 checkpoint 'a cut shard' "$shard: .*truncated" truncate -s -100 $shard
 checkpoint 'a shard that is a link to nothing' "$shard: a symbolic link to a file that is not there" "mv $shard real && ln -s unreal $shard"
-checkpoint 'a shard that is a link to itself' "$shard: symbolic links in a circle" "ln -sf $shard $shard"
+checkpoint 'a shard that is a link to itself' "$shard: symbolic links in a circle" "rm $shard && ln -s $shard $shard"
 checkpoint 'a shard that is a link to a device' "$shard is not a regular file" "ln -sf /dev/zero $shard"
 checkpoint 'a shard that is a folder' 'not a regular file' "rm $shard && mkdir $shard"
 checkpoint 'a shard path with ..' 'is no plain file name' "sed -i '0,/$shard/s//..\/$shard/' $index"
