@@ -30,7 +30,7 @@ static const char help[] =
     "  --frames N    at most so many, evenly spread (12)\n"
     "  --columns N   frames a line (6)\n"
     "  --width N     largest width of a cell in pixels (256)\n"
-    "  --factor N    of the difference, 1 to 255 (8)\n"
+    "  --factor N    of the difference, 1 to 255 (the largest power of two that cuts none off; the sheet states it)\n"
     "  --title TEXT  instead of one that says what is shown\n"
     "\n"
     "  exit codes: 0 written; 2 usage, 3 frames that are missing, damaged or not of the same number and size, 4 environment\n"

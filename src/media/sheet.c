@@ -10,7 +10,7 @@
 
 static const h3_colour PAPER = {{18, 20, 25}}, INK = {{232, 235, 240}}, FAINT = {{139, 148, 160}}, EDGE = {{58, 63, 73}}, EQUAL = {{110, 190, 130}}, DIFFERS = {{240, 176, 92}};
 
-enum { MARGIN = 24, GAP = 10, LINE = 18, BAND_GAP = 22, TITLE_SCALE = 3, TEXT_SCALE = 2, CHOSEN_COLUMNS = 6 };
+enum { MARGIN = 24, GAP = 10, LINE = 18, BAND_GAP = 22, TITLE_SCALE = 3, TEXT_SCALE = 2, CHOSEN_COLUMNS = 6, EQUAL_FACTOR = 8 };
 
 /* Where things are; pixels. */
 typedef struct plan {
@@ -45,15 +45,29 @@ static void choose_cell(plan *p, const h3_sheet *s)
     }
 }
 
+static int64_t choose_factor(const h3_sheet *s)
+{
+    int64_t most = 0, factor = 1;
+    for (int64_t f = 0; f < s->count; f++)
+        for (int64_t i = 0; i < s->height * s->width * 3; i++) {
+            const int64_t difference = llabs((long long)s->frames[f].a[i] - (long long)s->frames[f].b[i]);
+            if (difference > most) most = difference;
+        }
+    if (most == 0) return EQUAL_FACTOR;
+    while (2 * factor * most <= 255) factor *= 2;
+    return factor;
+}
+
 static h3_status make_plan(plan *p, const h3_sheet *s, int rows)
 {
-    *p = (plan){.rows = rows, .factor = s->factor > 0 ? s->factor : H3_SHEET_FACTOR};
+    *p = (plan){.rows = rows, .factor = s->factor};
     if (s->count < 1 || s->count > H3_SHEET_FRAMES) return h3_error(H3_USAGE, "a sheet of %lld frames; 1 to %d can be shown", (long long)s->count, H3_SHEET_FRAMES);
     if (s->height < 1 || s->width < 1 || s->height > H3_PICTURE_SIDE_LIMIT || s->width > H3_PICTURE_SIDE_LIMIT)
         return h3_error(H3_USAGE, "a sheet of frames of %lld x %lld pixels; 1 to %d a side are possible", (long long)s->width, (long long)s->height, H3_PICTURE_SIDE_LIMIT);
     if (s->cell_width < 0 || s->cell_width > H3_PICTURE_SIDE_LIMIT || s->columns < 0 || s->factor < 0 || s->factor > 255)
         return h3_error(H3_USAGE, "a sheet of %lld columns, %lld pixels a cell, factor %lld; see h3_sheet --help", (long long)s->columns, (long long)s->cell_width, (long long)s->factor);
     choose_cell(p, s);
+    if (rows > 1 && p->factor == 0) p->factor = choose_factor(s);
     p->columns = s->columns > 0 ? s->columns : CHOSEN_COLUMNS;
     if (p->columns > s->count) p->columns = s->count;
     p->bands = (s->count + p->columns - 1) / p->columns;

@@ -10,7 +10,7 @@
 
 #include "media/picture.h"
 
-enum { H3_SHEET_FRAMES = 1024, H3_SHEET_CELL = 256, H3_SHEET_FACTOR = 8 };
+enum { H3_SHEET_FRAMES = 1024, H3_SHEET_CELL = 256 };
 
 /* A frame to show: its number in the clip and its bytes [height][width][3], of one clip, or of two (a the reference). Owned by the caller. */
 typedef struct h3_sheet_frame {
@@ -26,7 +26,7 @@ typedef struct h3_sheet {
     const h3_sheet_frame *frames;
     int64_t columns;           /* frames a line; 0: chosen */
     int64_t cell_width;        /* pixels at most; 0: H3_SHEET_CELL */
-    int64_t factor;            /* of the difference, 1 to 255; 0: H3_SHEET_FACTOR */
+    int64_t factor;            /* of the difference, 1 to 255; 0: the largest power of two that cuts no difference of these frames, 8 when there is none */
 } h3_sheet;
 
 /* The numbers of at most `most` of `count` frames, evenly spread, first and last among them. Returns how many. */

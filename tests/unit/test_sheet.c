@@ -172,6 +172,29 @@ static void what_is_written_depends_on_what_is_shown(void **state)
     free_clips(&c);
 }
 
+/* Of a largest difference of 3 codes the factor is 64; of 1 it is 128, of 128 it is 1. Chosen or said, it makes the same sheet. */
+static void the_factor_is_chosen(void **state)
+{
+    static const int64_t cases[][2] = {{1, 128}, {2, 64}, {3, 64}, {4, 32}, {127, 2}, {128, 1}, {200, 1}};
+    (void)state;
+    clips c = new_clips(16, 24);
+    memset(c.a, 30, FRAMES * 16 * 24 * 3);
+    memset(c.b, 30, FRAMES * 16 * 24 * 3);
+    h3_sheet chosen = sheet_of(&c), said = sheet_of(&c);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        h3_picture a, b;
+        c.b[(size_t)(2 * 16 * 24) * 3 - 1] = (unsigned char)(30 + cases[i][0]);
+        said.factor = cases[i][1];
+        assert_good(h3_sheet_compare(&a, &chosen));
+        assert_good(h3_sheet_compare(&b, &said));
+        assert_true(same_picture(&a, &b));
+        assert_int_equal(pixels_of(&a, 0, 0, (int)(cases[i][0] * cases[i][1])), 10 * 10);
+        h3_picture_free(&a);
+        h3_picture_free(&b);
+    }
+    free_clips(&c);
+}
+
 static void frames_are_chosen_evenly(void **state)
 {
     static const struct { int64_t most, count, chosen, numbers[6]; } CASES[] = {
@@ -385,6 +408,7 @@ int main(void)
         cmocka_unit_test(differences_are_amplified_and_cut),
         cmocka_unit_test(small_frames_grow_by_whole_numbers),
         cmocka_unit_test(what_is_written_depends_on_what_is_shown),
+        cmocka_unit_test(the_factor_is_chosen),
         cmocka_unit_test(frames_are_chosen_evenly),
         cmocka_unit_test(impossible_sheets_are_refused),
         cmocka_unit_test(letters_differ_and_stay_inside),
