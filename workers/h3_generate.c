@@ -106,7 +106,8 @@ static h3_status open_decoders(generate *g)
 {
     if (!has_decoders(g)) return H3_OK;
     H3_TRY(h3_decoders_open(&g->decoder_weights, &g->generation.decoders));
-    return h3_decoders_fit(&g->media.shape, &g->decoder_weights, h3_weights_config(g->stage->weights), &g->generation.layout);
+    H3_TRY(h3_decoders_fit(&g->media.shape, &g->decoder_weights, h3_weights_config(g->stage->weights), &g->generation.layout));
+    return h3_preflight_media(&g->media.shape);
 }
 
 /* The model must be the one that the reference pass ran, the decoders those that the plan names. */
@@ -169,6 +170,14 @@ static h3_status begin_media(generate *g)
     return H3_OK;
 }
 
+/* Where the time of decoding went; other ranks had about as much. */
+static void say_spent(const generate *g)
+{
+    if (g->media.spent.seeds == 0) return;
+    h3_say("decode   rank 0: %d seed%s, weights %.2f s, video %.2f s, sound %.2f s, files %.2f s beside", g->media.spent.seeds, g->media.spent.seeds == 1 ? "" : "s",
+           g->media.spent.open, g->media.spent.video, g->media.spent.sound, g->media.spent.files);
+}
+
 /* Collective. Pictures and sound of every seed. The transformer makes room first. */
 static h3_status decode(generate *g)
 {
@@ -183,6 +192,7 @@ static h3_status decode(generate *g)
     if (status == H3_OK && is_rank_0(g)) status = begin_media(g);
     H3_TRY(h3_ranks_agree(&s->ranks, status));
     H3_TRY(h3_generation_media_run(&g->media));
+    say_spent(g);
     g->record.media = &g->media;
     return H3_OK;
 }
@@ -253,7 +263,10 @@ static h3_status run_generate(generate *g)
     H3_TRY(h3_ranks_agree(&s->ranks, is_rank_0(g) ? begin(g) : H3_OK));
     H3_TRY(share_first_step(g));
     g->sampling.title = is_candidate(s) ? "stage 4  generate candidate" : "stage 4  generate provider";
+    const double start = h3_clock();
     H3_TRY(h3_sampling_run(&g->sampling));
+    if (has_decoders(g) && g->sampling.first_step < g->sampling.steps)
+        h3_say("sample   %lld steps of %zu trajectories in %.2f s", (long long)(g->sampling.steps - g->sampling.first_step), g->sampling.flow_count, h3_clock() - start);
     H3_TRY(decode(g));
     H3_TRY(h3_ranks_agree(&s->ranks, is_rank_0(g) ? finish(g) : H3_OK));
     say_summary(g);

@@ -74,6 +74,7 @@ typedef struct decoding {
     h3_media media;
     h3_seed_media result;
     h3_run_files sound_files;
+    double seconds;          /* of the thread */
     h3_status status;        /* of the thread, with its message */
     char message[1024];
 } decoding;
@@ -108,7 +109,9 @@ static h3_status write_frames(decoding *d)
 static void *run_writer(void *user)
 {
     decoding *d = user;
+    const double start = h3_clock();
     d->status = write_frames(d);
+    d->seconds = h3_clock() - start;
     if (d->status != H3_OK) snprintf(d->message, sizeof d->message, "%s", h3_error_text());
     return NULL;
 }
@@ -138,6 +141,7 @@ static h3_status finish_writer(decoding *d, h3_status status)
     if (!d->writing) return status;
     pthread_join(d->thread, NULL);
     d->writing = 0;
+    d->m->spent.files += d->seconds;
     status = close_seed(d, status);
     if (status == H3_OK) d->m->seeds[d->index] = d->result;
     else h3_run_files_free(&d->result.files);
@@ -204,12 +208,19 @@ static h3_status decode_seed(decoding *d, size_t index, const float *video_rows,
     const long long seed = (long long)d->m->generation->seeds[index];
     unsigned char *rgb = NULL;
     h3_status status = H3_OK;
+    double start = h3_clock();
     if (d->video == NULL) status = open_decoders(d);
+    d->m->spent.open += h3_clock() - start;
+    start = h3_clock();
     if (status == H3_OK) status = decode_video(&rgb, d, video_rows);
+    d->m->spent.video += h3_clock() - start;
     status = finish_writer(d, status); /* of the seed before */
     if (status != H3_OK) free(rgb);
     else status = start_writer(d, index, rgb);
+    start = h3_clock();
     if (status == H3_OK) status = decode_audio(d, audio_rows);
+    d->m->spent.sound += h3_clock() - start;
+    d->m->spent.seeds++;
     return status == H3_OK ? H3_OK : h3_error_context(status, "seed %lld", seed);
 }
 

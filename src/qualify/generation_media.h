@@ -22,6 +22,10 @@ typedef struct h3_generation_media {
     const h3_resume *resume;           /* on the first rank: where records of finished seeds are kept; NULL: nowhere */
     h3_media_shape shape;
     size_t count;
+    struct { /* of this rank, for people */
+        int seeds;
+        double open, video, sound, files; /* seconds; files are written beside the rest */
+    } spent;
     h3_seed_media *seeds;              /* [count], in the order of generation->seeds; complete on the first rank after h3_generation_media_run */
 } h3_generation_media;
 

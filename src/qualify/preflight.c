@@ -147,6 +147,8 @@ static h3_status check_generation_memory(const h3_generation *generation, const 
     return check_memory("the plan's generation", bytes);
 }
 
+h3_status h3_preflight_media(const h3_media_shape *shape) { return check_memory("decoding the plan's generation", h3_media_memory(shape)); }
+
 /* Keyframes that are pictures need the encoder of the plan's video autoencoder. */
 static h3_status check_pictures(const h3_plan *plan, const h3_generation_inputs *inputs)
 {
@@ -166,7 +168,7 @@ static h3_status check_decoders(const h3_generation *generation, const h3_config
     h3_status status = h3_decoders_open(&weights, &generation->decoders);
     if (status == H3_OK) status = h3_decoders_fit(&shape, &weights, config, &generation->layout);
     h3_decoders_close(&weights);
-    return status == H3_OK ? check_memory("decoding the plan's generation", h3_media_memory(&shape)) : status;
+    return status == H3_OK ? h3_preflight_media(&shape) : status;
 }
 
 /* The files that generation will read are read now, hours before they are needed. */

@@ -2,6 +2,7 @@
 #ifndef H3_QUALIFY_PREFLIGHT_H
 #define H3_QUALIFY_PREFLIGHT_H
 
+#include "qualify/decoders.h"
 #include "qualify/plan.h"
 
 /*
@@ -18,6 +19,9 @@ h3_status h3_preflight_preview(const h3_plan *plan);
 
 /* In the run folder: write permission, and disk against the same estimate, frames and sound of both sides included. H3_ENVIRONMENT. */
 h3_status h3_preflight_folder(const h3_plan *plan, const h3_config *config, const char *run_folder);
+
+/* Memory for decoding one seed. H3_ENVIRONMENT. */
+h3_status h3_preflight_media(const h3_media_shape *shape);
 
 /* Bytes that the reference artifacts of a plan take. */
 h3_status h3_reference_bytes(const h3_plan *plan, const h3_config *config, size_t *bytes);

@@ -166,6 +166,42 @@ limits both '{"psnr_global_db": 99, "audio_lsd_db": 0.0001}'
 is 'both fail' $? 1
 like 'and are named both' "$(cat "$work/both/run.log")" 'picture and sound fail: psnr_global_db .*, at least 99; audio_lsd_db .*, at most 0.0001'
 
+# --- decoders from a folder ---
+folder_plan() { # folder_plan FOLDER HASHES
+    mkdir -p "$work/folder" && cp generation-contract.json "$work/folder"
+    sed -e 's|^  "video": {"synthetic".*|  "video": {"folder": "'"$1"'", "hashes": '"$2"', "tiling": {"tile": 16, "overlap": 8}},|' \
+        -e '/"spatial_downsample_factors"/d;/"decoder_num_attention_heads"/d;/"clip_length"/d' "$work/plan.json" >"$work/folder/plan.json"
+}
+from=$work/folder/run
+in_folder() { # in_folder PROGRAM OPTION...
+    "$H3_BIN/$1" --plan "$work/folder/plan.json" --run "$from" "${@:2}" </dev/null >"$work/out" 2>"$work/err"
+}
+mkdir -p "$work/site"
+cp -RL tests/golden/video-vae "$work/site/vae"
+folder_plan models/vae "{\"config.json\": \"$(sha256sum <"$work/site/vae/config.json" | cut -d ' ' -f 1)\"}"
+in_folder h3_reference_pass
+is 'decoders that are not where the plan says: exit 3' $? 3
+like 'the folder is named' "$(cat "$work/err")" 'models/vae'
+for name in reference_pass threshold_freeze; do check "with --decoders $name passes" in_folder "h3_$name" --decoders "$work/site"; done
+check 'so does the provider' in_folder h3_generate --side provider --decoders "$work/site"
+like 'its report has the file' "$(tr -d ' \n' <"$from/generate-provider.json")" "\"sha256\":\"$(sha256sum <"$work/site/vae/diffusion_pytorch_model.safetensors" | cut -d ' ' -f 1)\""
+unlike 'and not its place' "$(cat "$from/generate-provider.json")" "$work"
+check 'the gate passes' in_folder h3_candidate_gate --decoders "$work/site"
+weights=$work/site/vae/diffusion_pytorch_model.safetensors
+printf '\001' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 8)) conv=notrunc status=none
+check 'the other side with another byte in a weight' in_folder h3_generate --side candidate --decoders "$work/site"
+in_folder h3_compare --decoders "$work/site"
+is 'is not comparable' $? 3
+like 'and that is named' "$(cat "$work/err")" 'provider and candidate differ in decoders.video.shards'
+is 'no metric is printed' "$(cat "$work/out")" ''
+folder_plan models/vae '{"diffusion_pytorch_model.safetensors": "0000000000000000000000000000000000000000000000000000000000000000"}'
+rm -rf "$from"
+check 'a plan with another hash: the reference pass does not look yet' in_folder h3_reference_pass --decoders "$work/site"
+in_folder h3_generate --side provider --decoders "$work/site"
+is 'the generation does: exit 3' $? 3
+like 'and names the file' "$(cat "$work/err")" 'vae/diffusion_pytorch_model.safetensors: SHA-256 differs'
+refuse 'before it samples' [ -e "$from/data/generate" ]
+
 # --- known before anything runs ---
 early() { # early NAME CODE PATTERN SED
     mkdir -p "$work/early" && cp generation-contract.json "$work/early"
