@@ -12,6 +12,7 @@
 # manifest-sha256.txt and tagmanifest-sha256.txt have the hashes; pieces-sha256.txt those of the 4 MiB pieces of large files;
 # tagmanifest-sha256.txt.sig is the signature, over tagmanifest-sha256.txt. The run must verify first, whatever its verdict; the
 # archive is verified before it gets its name.
+# Previews stay behind: they are no evidence, and h3_preview makes them again from the frames and sound that are.
 # "digest" is the SHA-256 of tagmanifest-sha256.txt: it does not depend on the versions of tar and zstd, the archive's own SHA-256
 # may.
 #
@@ -85,7 +86,7 @@ list() {
     [ -z "$unsafe" ] || die 3 "a file in $run has a name that an archive cannot take: $unsafe"
     cat "$work/found"
 }
-site=(-path ./logs -o -path ./attempts -o -path './stages/*/site.json' -o -path '*/.*')
+site=(-path ./logs -o -path ./attempts -o -path ./previews -o -path './stages/*/site.json' -o -path '*/.*')
 media=(-path './data/generate/*/seed*/frames' -o -path './data/generate/*/seed*/audio.wav')
 artifacts=(-name '*.h5' -o "${media[@]}")
 [ $with_artifacts = 0 ] || artifacts=(-name '')

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "dist/attach.h"
+#include "media/video_ops_cuda.h"
 #include "qualify/generation_media.h"
 #include "qualify/inputs.h"
 #include "qualify/preflight.h"
@@ -58,6 +59,7 @@ static h3_status read_plan(generate *g)
 {
     const h3_plan *plan = &g->stage->plan;
     if (is_rank_0(g)) H3_TRY(h3_contract_expect(plan, g->stage->args.run));
+    if (is_rank_0(g)) H3_TRY(h3_preflight_preview(plan));
     H3_TRY(h3_generation_read(&g->generation, plan));
     if (is_candidate(g->stage)) H3_TRY(h3_bindings_open(&g->bindings, plan->candidate, plan->path));
     H3_TRY(h3_bindings_require(&g->bindings, g->stage->device->kind));
@@ -117,6 +119,15 @@ static h3_status check_model(generate *g)
     if (has_decoders(g))
         H3_TRY(h3_decoders_identity(&g->decoders, &g->generation.decoders, &g->decoder_weights, g->stage->device->kind, &g->stage->watch));
     return h3_generation_check_space(&g->generation, &g->inputs, has_decoders(g) ? &g->media.shape : NULL, g->stage->args.run);
+}
+
+/* Rank 0, which draws the noise. Keyframes that the conditioning file has as pictures become latents. */
+static h3_status encode_keyframes(generate *g)
+{
+    const h3_video_ops *ops;
+    if (!h3_generation_has_pictures(&g->inputs) || !has_decoders(g)) return H3_OK; /* without decoders the start says so */
+    H3_TRY(h3_video_ops_for(&ops, g->stage->device));
+    return h3_generation_encode(&g->inputs, &g->decoder_weights.video, &g->generation.decoders.tiling, g->stage->device, ops);
 }
 
 static h3_status open_model(generate *g)
@@ -247,6 +258,7 @@ static h3_status run_generate(generate *g)
     if (is_candidate(s)) H3_TRY(check_gate(g));
     H3_TRY(h3_ranks_agree(&s->ranks, open_decoders(g)));
     H3_TRY(h3_ranks_agree(&s->ranks, is_rank_0(g) ? check_model(g) : H3_OK));
+    H3_TRY(h3_ranks_agree(&s->ranks, is_rank_0(g) ? encode_keyframes(g) : H3_OK));
     H3_TRY(h3_ranks_agree(&s->ranks, open_model(g)));
     H3_TRY(h3_ranks_agree(&s->ranks, is_rank_0(g) ? begin(g) : H3_OK));
     H3_TRY(share_first_step(g));

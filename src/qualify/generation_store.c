@@ -135,6 +135,10 @@ static h3_status conditioning_json(cJSON *report, const h3_generation *generatio
         H3_TRY(h3_digest(digest, inputs->condition[i].data, h3_tensor_bytes(&inputs->condition[i])));
         cJSON_AddItemToArray(latents, cJSON_CreateString(digest));
     }
+    if (inputs->canvas_sha256[0][0] == 0 && inputs->canvas_sha256[1][0] == 0) return H3_OK;
+    cJSON *canvases = cJSON_AddArrayToObject(json, "canvas"); /* of keyframes that were pictures: their RGB bytes as they were encoded */
+    for (int32_t i = 0; i < inputs->condition_count; i++)
+        cJSON_AddItemToArray(canvases, inputs->canvas_sha256[i][0] != 0 ? cJSON_CreateString(inputs->canvas_sha256[i]) : cJSON_CreateNull());
     return H3_OK;
 }
 

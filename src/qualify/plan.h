@@ -17,6 +17,9 @@ typedef struct h3_plan_layout {
     uint64_t input_seed;
 } h3_plan_layout;
 
+/* "preview": previews of the generated videos for people (bin/h3_preview), which no verdict depends on. */
+enum { H3_PREVIEW_OFF, H3_PREVIEW_IF_AVAILABLE, H3_PREVIEW_REQUIRED };
+
 typedef struct h3_plan {
     char path[H3_PATH_MAX];
     char *text; /* the file's bytes: stored in the run, hashed */
@@ -33,6 +36,7 @@ typedef struct h3_plan {
     h3_weights_pins checkpoint_pins;   /* what proves it */
     size_t layout_count;
     h3_plan_layout *layouts;
+    int preview;            /* H3_PREVIEW_* */
     int recompute;          /* "artifacts": only what runs a block again is stored whole, see h3_reference_run */
     const char *provider;   /* library */
     const cJSON *candidate; /* bindings */

@@ -183,6 +183,16 @@ static h3_status check_generation_memory(const h3_generation *generation, const 
 
 h3_status h3_preflight_media(const h3_media_shape *shape) { return check_memory("decoding the plan's generation", h3_media_memory(shape)); }
 
+/* Keyframes that are pictures need the encoder of the plan's video autoencoder. */
+static h3_status check_pictures(const h3_plan *plan, const h3_generation_inputs *inputs)
+{
+    const cJSON *decoders = cJSON_GetObjectItemCaseSensitive(plan->json, "decoders");
+    if (!h3_generation_has_pictures(inputs) || cJSON_GetObjectItemCaseSensitive(decoders, "video") != NULL) return H3_OK;
+    return h3_error(H3_USAGE, "%s: the conditioning file has a keyframe as a picture, and the plan names no video autoencoder; add \"decoders\", or make the file with "
+                              "bin/h3_keyframe --vae",
+                    plan->path);
+}
+
 /* Decoders are opened, so that one that is missing or does not fit is known before anything runs; their bytes are hashed when they are used. */
 static h3_status check_decoders(const h3_generation *generation, const h3_config *config)
 {
@@ -204,6 +214,7 @@ static h3_status check_generation(const h3_plan *plan, const h3_config *config)
     H3_TRY(h3_generation_read(&generation, plan));
     h3_status status = check_generation_memory(&generation, config);
     if (status == H3_OK) status = h3_generation_inputs_new(&inputs, &generation, config);
+    if (status == H3_OK) status = check_pictures(plan, &inputs);
     if (status == H3_OK) status = check_decoders(&generation, config);
     h3_generation_inputs_free(&inputs);
     h3_generation_free(&generation);
@@ -270,6 +281,7 @@ h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config)
     H3_TRY(reference_memory(plan, config, &bytes));
     H3_TRY(check_memory("this plan", bytes));
     H3_TRY(check_pins(plan));
+    H3_TRY(h3_preflight_preview(plan));
     return check_generation(plan, config);
 }
 

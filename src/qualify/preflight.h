@@ -13,6 +13,10 @@
  */
 h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config);
 
+/* The part of it for "preview": "required": the plan decodes pictures and sound, and h3_preview is there ($H3_BIN, or beside this program) and has its
+ * encoders. H3_USAGE for the plan, H3_ENVIRONMENT for the program. */
+h3_status h3_preflight_preview(const h3_plan *plan);
+
 /* In the run folder: write permission, and disk against the same estimate, frames and sound of both sides included. H3_ENVIRONMENT. */
 h3_status h3_preflight_folder(const h3_plan *plan, const h3_config *config, const char *run_folder);
 
