@@ -93,9 +93,10 @@ chain() {
     done
 }
 
-# Host, user, job and times are in site.json, outside all hashes; the history and the logs are the site's too.
+# Host, user, job and times are in site.json, outside all hashes; the history and the logs are the site's too, and previews are
+# for people.
 digests() {
-    (cd "$1" && find . -type f ! -name site.json ! -name .lock ! -path './logs/*' -print0 | LC_ALL=C sort -z |
+    (cd "$1" && find . -type f ! -name site.json ! -name .lock ! -path './logs/*' ! -path './previews/*' -print0 | LC_ALL=C sort -z |
         xargs -0 -r sha256sum)
 }
 
