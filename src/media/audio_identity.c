@@ -77,34 +77,33 @@ h3_status h3_audio_config_canonical(const h3_audio_config *config, char **out)
     return H3_OK;
 }
 
-/* cJSON's builders return NULL for want of memory only; `good` collects that. */
-static h3_status file_identity(cJSON *object, const h3_audio_weights *weights, int *good)
+/* The fields of `from` under those names; what h3_parameters_identity could not build for want of memory is missing here. */
+static int move_fields(cJSON *object, cJSON *from, const char *const *names)
 {
-    char hash[H3_SHA256_HEX];
-    H3_TRY(h3_sha256(hash, weights->file.image, weights->file.size));
-    *good &= cJSON_AddStringToObject(object, "kind", "file") != NULL;
-    if (weights->config_sha256[0] != 0) *good &= cJSON_AddStringToObject(object, "config_sha256", weights->config_sha256) != NULL;
-    else *good &= cJSON_AddNullToObject(object, "config_sha256") != NULL;
-    h3_json_add_integer(object, "size", (int64_t)weights->file.size);
-    *good &= cJSON_GetObjectItemCaseSensitive(object, "size") != NULL;
-    *good &= cJSON_AddStringToObject(object, "sha256", hash) != NULL;
-    return H3_OK;
+    int good = 1;
+    for (; *names != NULL; names++) good = good && cJSON_AddItemToObject(object, *names, cJSON_DetachItemFromObjectCaseSensitive(from, *names));
+    return good;
 }
 
-static h3_status synthetic_identity(cJSON *object, const h3_audio_weights *weights, int *good)
+/* The one file of `known`, h3_parameters_identity's answer. */
+static int file_identity(cJSON *object, const h3_audio_weights *weights, const cJSON *known)
 {
-    char *config, *text = NULL, hash[H3_SHA256_HEX], seed[24];
+    int good = cJSON_AddStringToObject(object, "kind", "file") != NULL;
+    if (weights->config_sha256[0] != 0) good = good && cJSON_AddStringToObject(object, "config_sha256", weights->config_sha256) != NULL;
+    else good = good && cJSON_AddNullToObject(object, "config_sha256") != NULL;
+    return good && move_fields(object, cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(known, "shards"), 0), (const char *const[]){"size", "sha256", NULL});
+}
+
+static h3_status synthetic_identity(cJSON *object, const h3_audio_weights *weights, cJSON *known, int *good)
+{
+    char *config, *text = NULL, hash[H3_SHA256_HEX];
     cJSON *parsed = NULL;
     h3_status status;
-    snprintf(seed, sizeof seed, "%" PRIu64, weights->seed);
+    *good = move_fields(object, known, (const char *const[]){"kind", "scheme", "seed", NULL});
     H3_TRY(h3_audio_config_canonical(&weights->config, &config));
-    H3_GOTO(h3_format(&text, "h3synth-v1\naudio-vae\n%s\n%s", seed, config), done);
+    H3_GOTO(h3_format(&text, "h3synth-v1\naudio-vae\n%" PRIu64 "\n%s", h3_parameters_seed(weights->source), config), done);
     H3_GOTO(h3_sha256(hash, text, strlen(text)), done);
     H3_GOTO(h3_json_parse(&parsed, config, strlen(config), "the canonical configuration", H3_INTEGRITY), done);
-    *good &= cJSON_AddStringToObject(object, "kind", "synthetic") != NULL;
-    *good &= cJSON_AddStringToObject(object, "scheme", "h3synth-v1") != NULL;
-    if (weights->seed < (uint64_t)1 << 53) *good &= cJSON_AddNumberToObject(object, "seed", (double)weights->seed) != NULL;
-    else *good &= cJSON_AddRawToObject(object, "seed", seed) != NULL;
     if (cJSON_AddItemToObject(object, "config", parsed)) parsed = NULL;
     else *good = 0;
     *good &= cJSON_AddStringToObject(object, "sha256", hash) != NULL;
@@ -117,12 +116,17 @@ done:
 
 h3_status h3_audio_weights_identity(cJSON **out, const h3_audio_weights *weights)
 {
-    cJSON *object = cJSON_CreateObject();
+    cJSON *known, *object = cJSON_CreateObject();
     int good = object != NULL;
-    h3_status status = H3_OK;
     *out = NULL;
-    if (good) status = weights->is_file ? file_identity(object, weights, &good) : synthetic_identity(object, weights, &good);
+    h3_status status = h3_parameters_identity(&known, weights->source, NULL);
+    if (status == H3_OK && good) {
+        const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(known, "kind"));
+        if (kind != NULL && strcmp(kind, "synthetic") == 0) status = synthetic_identity(object, weights, known, &good);
+        else good = file_identity(object, weights, known);
+    }
     if (status == H3_OK && !good) status = h3_error(H3_ENVIRONMENT, "out of memory for the identity of the audio decoder's weights");
+    cJSON_Delete(known);
     if (status != H3_OK) cJSON_Delete(object);
     else *out = object;
     return status;

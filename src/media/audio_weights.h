@@ -2,27 +2,13 @@
 #ifndef H3_MEDIA_AUDIO_WEIGHTS_H
 #define H3_MEDIA_AUDIO_WEIGHTS_H
 
-#include <cJSON.h>
-
-#include "base/text.h"
 #include "media/audio_config.h"
-#include "model/safetensors.h"
-
-/* One parameter of the decoder; all are F32. */
-typedef struct h3_audio_parameter {
-    char name[96];
-    int32_t rank; /* 1 or 3 */
-    int64_t shape[3];
-} h3_audio_parameter;
+#include "media/parameters.h"
 
 typedef struct h3_audio_weights {
     h3_audio_config config;
-    h3_audio_parameter *items; /* [count], sorted by name; owned */
-    size_t count;
-    h3_safetensors file; /* empty when the weights are synthetic */
-    int is_file;
+    h3_parameter_source *source;
     char config_sha256[H3_SHA256_HEX]; /* of config.json's bytes; "" when there was no such file */
-    uint64_t seed;
 } h3_audio_weights;
 
 /* Opens a folder with config.json and diffusion_pytorch_model.safetensors. The decoder's parameters must be there exactly: none missing, none

@@ -1,5 +1,6 @@
 #include "media/parameters.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,7 +10,6 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "model/safetensors.h"
 #include "model/synth.h"
 
 #define FILE_NAME "diffusion_pytorch_model.safetensors"
@@ -73,17 +73,6 @@ static h3_status new_source(h3_parameter_source **out, h3_parameter_list *list)
     return H3_OK;
 }
 
-h3_status h3_parameters_synthetic(h3_parameter_source **out, const char *prefix, uint64_t seed, h3_parameter_list *list)
-{
-    H3_TRY(new_source(out, list));
-    (*out)->seed = seed;
-    h3_status status = h3_format(&(*out)->prefix, "%s", prefix);
-    if (status == H3_OK) return H3_OK;
-    h3_parameters_close(*out);
-    *out = NULL;
-    return status;
-}
-
 void h3_parameters_close(h3_parameter_source *source)
 {
     if (source == NULL) return;
@@ -92,6 +81,22 @@ void h3_parameters_close(h3_parameter_source *source)
     free(source->prefix);
     h3_parameters_free(&source->list);
     free(source);
+}
+
+/* The source, unless something was wrong. */
+static h3_status finish(h3_parameter_source **out, h3_status status)
+{
+    if (status == H3_OK) return H3_OK;
+    h3_parameters_close(*out);
+    *out = NULL;
+    return status;
+}
+
+h3_status h3_parameters_synthetic(h3_parameter_source **out, const char *prefix, uint64_t seed, h3_parameter_list *list)
+{
+    H3_TRY(new_source(out, list));
+    (*out)->seed = seed;
+    return finish(out, h3_format(&(*out)->prefix, "%s", prefix));
 }
 
 /* A plain file name, so that a folder's index cannot reach outside the folder. */
@@ -154,6 +159,13 @@ static const h3_tensor *find(const h3_parameter_source *source, const char *name
     return found;
 }
 
+static int is_beside(const h3_parameter_list *list, const char *name)
+{
+    for (size_t i = 0; list->beside != NULL && list->beside[i] != NULL; i++)
+        if (strncmp(name, list->beside[i], strlen(list->beside[i])) == 0) return 1;
+    return 0;
+}
+
 static h3_status check_contents(const h3_parameter_source *source, const char *folder)
 {
     size_t stored = 0;
@@ -169,9 +181,9 @@ static h3_status check_contents(const h3_parameter_source *source, const char *f
     for (size_t i = 0; i < source->file_count; i++) stored += source->files[i].count;
     for (size_t i = 0; stored != source->list.count && i < source->file_count; i++)
         for (size_t k = 0; k < source->files[i].count; k++) {
-            if (h3_parameters_shape(source, source->files[i].entries[k].name) == NULL)
-                return h3_error(H3_INTEGRITY, "%s: additional tensor %s, which the model does not have", source->files[i].path,
-                                source->files[i].entries[k].name);
+            const char *name = source->files[i].entries[k].name;
+            if (h3_parameters_shape(source, name) == NULL && !is_beside(&source->list, name))
+                return h3_error(H3_INTEGRITY, "%s: additional tensor %.200s, which the model does not have", source->files[i].path, name);
         }
     return H3_OK;
 }
@@ -211,11 +223,25 @@ static h3_status open_folder(h3_parameter_source *source, const char *folder)
 h3_status h3_parameters_open(h3_parameter_source **out, const char *folder, h3_parameter_list *list)
 {
     H3_TRY(new_source(out, list));
-    h3_status status = open_folder(*out, folder);
-    if (status == H3_OK) return H3_OK;
-    h3_parameters_close(*out);
-    *out = NULL;
-    return status;
+    return finish(out, open_folder(*out, folder));
+}
+
+h3_status h3_parameters_take(h3_parameter_source **out, h3_safetensors *file, h3_parameter_list *list)
+{
+    void *memory = NULL;
+    h3_status status = new_source(out, list);
+    if (status == H3_OK) {
+        status = h3_alloc(&memory, 1, sizeof *file, "the file of an autoencoder");
+        if (status != H3_OK) finish(out, status);
+    }
+    if (status != H3_OK) {
+        h3_safetensors_close(file);
+        return status;
+    }
+    (*out)->files = memory;
+    (*out)->files[(*out)->file_count++] = *file;
+    *file = (h3_safetensors){0};
+    return finish(out, check_contents(*out, (*out)->files[0].path));
 }
 
 static int64_t count_of(const h3_parameter_shape *item)
@@ -231,7 +257,7 @@ static int ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-static h3_status make(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, const h3_parameter_shape *item)
+static h3_status make_stream(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, const h3_parameter_shape *item)
 {
     float base = 0.0f, amp = 0.5f;
     uint32_t key[2];
@@ -251,6 +277,22 @@ static h3_status make(h3_tensor *out, const h3_parameter_source *source, const h
     free(stream);
     return status == H3_OK ? device->synth(out, key, base, amp, 0) : status;
 }
+
+/* The few that are not simply a stream are made on the host. */
+static h3_status make(h3_tensor *out, const h3_parameter_source *source, const h3_device *device, const h3_parameter_shape *item)
+{
+    h3_tensor host;
+    if (item->fixed != NULL) return device->from_host(out->data, item->fixed, h3_tensor_bytes(out));
+    if (item->factor == 0.0f) return make_stream(out, source, device, item);
+    H3_TRY(h3_tensor_new(&host, H3_F32, out->rank, out->shape));
+    h3_status status = make_stream(&host, source, h3_device_cpu(), item);
+    for (int64_t i = 0; status == H3_OK && i < h3_tensor_count(&host); i++) ((float *)host.data)[i] *= item->factor;
+    if (status == H3_OK) status = device->from_host(out->data, host.data, h3_tensor_bytes(&host));
+    h3_tensor_free(&host);
+    return status;
+}
+
+const h3_parameter_list *h3_parameters_listed(const h3_parameter_source *source) { return &source->list; }
 
 const h3_parameter_shape *h3_parameters_shape(const h3_parameter_source *source, const char *name)
 {
@@ -282,6 +324,16 @@ h3_status h3_parameters_read(h3_tensor *out, const h3_parameter_source *source, 
     if (status != H3_OK) h3_tensor_free(out);
     return status;
 }
+
+const char *h3_parameters_path(const h3_parameter_source *source, const char *name)
+{
+    const char *path = source->prefix;
+    int times;
+    if (path == NULL) find(source, name, &path, &times);
+    return path != NULL ? path : "";
+}
+
+uint64_t h3_parameters_seed(const h3_parameter_source *source) { return source->seed; }
 
 int64_t h3_parameters_count(const h3_parameter_source *source)
 {
@@ -318,6 +370,15 @@ static h3_status describe_files(cJSON *object, const h3_parameter_source *source
     return status;
 }
 
+/* All 64 bits, which h3_json_add_integer does not take. */
+static void add_seed(cJSON *object, uint64_t seed)
+{
+    char digits[24];
+    snprintf(digits, sizeof digits, "%" PRIu64, seed);
+    if (seed <= INT64_MAX) h3_json_add_integer(object, "seed", (int64_t)seed);
+    else cJSON_AddRawToObject(object, "seed", digits);
+}
+
 h3_status h3_parameters_identity(cJSON **out, const h3_parameter_source *source, const h3_watch *watch)
 {
     cJSON *object = cJSON_CreateObject();
@@ -330,7 +391,7 @@ h3_status h3_parameters_identity(cJSON **out, const h3_parameter_source *source,
         cJSON_AddStringToObject(object, "kind", "synthetic");
         cJSON_AddStringToObject(object, "scheme", "h3synth-v1");
         cJSON_AddStringToObject(object, "prefix", source->prefix);
-        h3_json_add_integer(object, "seed", (int64_t)source->seed);
+        add_seed(object, source->seed);
     }
     if (status == H3_OK) *out = object;
     else cJSON_Delete(object);

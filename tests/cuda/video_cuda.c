@@ -2,9 +2,10 @@
  * The video autoencoder on a GPU: each operation beside the CPU's, the small goldens, and with "released" the released one with synthetic weights: a whole
  * decode and a keyframe against the published implementation's samples, with times.
  *
- *   video_cuda [operations|golden|large|released]...    without an argument: operations, golden
+ *   video_cuda [--profile] [operations|golden|large|released]...    without a name: operations, golden
  *
- * One line a check; exit 1 when one fails, 4 when something is missing.
+ * --profile: after the checks of released (else of golden) one more decode with a table of the seconds of each kind of operation. One line a check; exit 1
+ * when one fails, 4 when something is missing.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -20,8 +21,9 @@
 #include "model/safetensors.h"
 #include "model/synth.h"
 #include "video_cuda.h"
+#include "video_profile.h"
 
-static int passed, failed;
+static int passed, failed, profiled;
 
 void check_bound(double error, double bound, const char *format, ...)
 {
@@ -42,6 +44,22 @@ void must(h3_status status)
     if (status == H3_OK) return;
     fprintf(stderr, "video_cuda: %s\n", h3_error_text());
     exit(4);
+}
+
+/* One more decode, each operation measured, beside a decode `video`; `used` are the operations that the decoder calls, which are `ops` before and after. */
+static void profile_decode(h3_video_ops *used, const h3_video_ops *ops, const h3_device *device, h3_video_decoder *decoder, const h3_tensor *z, const h3_tensor *video)
+{
+    h3_tensor again;
+    int equal;
+    *used = *video_profile_start(ops, device);
+    const double start = h3_clock();
+    must(h3_video_decode(&again, decoder, z));
+    const double wall = h3_clock() - start, sum = video_profile_print(wall);
+    *used = *ops;
+    check_bound(sum > 0.0 ? sum / wall : NAN, 1.01, "share of a decode in its operations");
+    must(h3_device_equal(&equal, device, video, &again));
+    check_bound(equal ? 0.0 : INFINITY, 0.0, "a measured decode has the bytes of another");
+    h3_device_free(&again, device);
 }
 
 /* --- small goldens --------------------------------------------------------------------------------------------------- */
@@ -92,7 +110,8 @@ static void decode_golden(const h3_device *device, const h3_video_ops *ops, cons
     h3_tensor z = stored_tensor(file, key);
     snprintf(key, sizeof key, "%s.decoded%s", name, dtype == H3_F16 ? "_fp16" : "");
     h3_tensor golden = stored_tensor(file, key);
-    must(h3_video_decoder_open(&decoder, weights, device, ops, dtype, &tiling, 0));
+    h3_video_ops used = *ops;
+    must(h3_video_decoder_open(&decoder, weights, device, &used, dtype, &tiling, 0));
     must(h3_video_decode(&video, decoder, &z));
     must(h3_video_decode(&again, decoder, &z));
     must(h3_device_download(&host, device, &video));
@@ -100,6 +119,7 @@ static void decode_golden(const h3_device *device, const h3_video_ops *ops, cons
     int equal;
     must(h3_device_equal(&equal, device, &video, &again));
     check_bound(equal ? 0.0 : INFINITY, 0.0, "%s repeats", key);
+    if (profiled) profile_decode(&used, ops, device, decoder, &z, &video);
     h3_device_free(&video, device);
     h3_device_free(&again, device);
     h3_tensor_free(&host);
@@ -211,7 +231,8 @@ static void released_decode(const h3_device *device, const h3_video_ops *ops, co
     h3_tensor z = made_input("video-vae.z.release", 24, 37, 48, 84), video, host;
     unsigned char *rgb;
     double start = h3_clock();
-    must(h3_video_decoder_open(&decoder, weights, device, ops, H3_F16, &H3_VIDEO_TILING, 0));
+    h3_video_ops used = *ops;
+    must(h3_video_decoder_open(&decoder, weights, device, &used, H3_F16, &H3_VIDEO_TILING, 0));
     must(device->health());
     printf("       decoder's weights made in %.2f s\n", h3_clock() - start);
     for (int run = 0; run < 3; run++) { /* the first one finds memory and algorithms */
@@ -227,6 +248,7 @@ static void released_decode(const h3_device *device, const h3_video_ops *ops, co
     free(rgb);
     must(h3_device_download(&host, device, &video));
     compare_released(&host, file, l2);
+    if (profiled) profile_decode(&used, ops, device, decoder, &z, &video);
     h3_device_free(&video, device);
     h3_tensor_free(&host);
     h3_tensor_free(&z);
@@ -272,6 +294,17 @@ static void check_released(const h3_device *device, const h3_video_ops *ops)
     h3_safetensors_close(&file);
 }
 
+/* Takes --profile out of the arguments. */
+static void read_options(int *count, char **names)
+{
+    int kept = 0;
+    for (int i = 0; i < *count; i++) {
+        if (i > 0 && strcmp(names[i], "--profile") == 0) profiled = 1;
+        else names[kept++] = names[i];
+    }
+    *count = kept;
+}
+
 static int wanted(int count, char **names, const char *name)
 {
     if (count < 2) return strcmp(name, "operations") == 0 || strcmp(name, "golden") == 0;
@@ -284,6 +317,7 @@ int main(int count, char **names)
 {
     const h3_device *device;
     const h3_video_ops *ops;
+    read_options(&count, names);
     must(h3_device_open("cuda", 0, &device));
     must(h3_video_ops_for(&ops, device));
     if (wanted(count, names, "operations") || wanted(count, names, "large")) check_operations(device, ops, wanted(count, names, "large"));

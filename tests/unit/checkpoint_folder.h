@@ -2,34 +2,16 @@
 #ifndef H3_TESTS_CHECKPOINT_FOLDER_H
 #define H3_TESTS_CHECKPOINT_FOLDER_H
 
-#include "golden_files.h"
+#include "scratch_folder.h"
 
 #include <sys/stat.h>
 
 #include "model/weights.h"
-#include "store/publish.h"
 
 #define SHARD1 "diffusion_pytorch_model-00001-of-00002.safetensors"
 #define SHARD2 "diffusion_pytorch_model-00002-of-00002.safetensors"
 #define UNSHARDED "diffusion_pytorch_model.safetensors"
 #define INDEX UNSHARDED ".index.json"
-
-static char folder[H3_PATH_MAX];
-
-static inline const char *in_folder(const char *name)
-{
-    static char path[2 * H3_PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static inline void put(const char *name, const char *content, size_t size)
-{
-    FILE *file = fopen(in_folder(name), "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(content, 1, size, file), size);
-    fclose(file);
-}
 
 static inline char *get(const char *path, size_t *size)
 {
@@ -51,20 +33,12 @@ static inline void copy_golden(const char *name)
 /* A fresh copy of nano's checkpoint. */
 static inline int set_up(void **state)
 {
-    (void)state;
-    strcpy(folder, "/tmp/h3-test-weights-XXXXXX");
-    if (mkdtemp(folder) == NULL) return -1;
+    if (make_folder(state) != 0) return -1;
     copy_golden("config.json");
     copy_golden(INDEX);
     copy_golden(SHARD1);
     copy_golden(SHARD2);
     return 0;
-}
-
-static inline int tear_down(void **state)
-{
-    (void)state;
-    return h3_remove_tree(folder) == H3_OK ? 0 : -1;
 }
 
 static inline void move(const char *from, const char *to)

@@ -163,17 +163,11 @@ static void inventory_is_the_released_one(void **state)
 {
     h3_audio_config config;
     h3_audio_weights weights;
-    int64_t scalars = 0;
     (void)state;
     h3_audio_config_released(&config);
     assert_good(h3_audio_weights_synthetic(&weights, &config, 0));
-    assert_int_equal(weights.count, 914);
-    for (size_t i = 0; i < weights.count; i++) {
-        int64_t count = 1;
-        for (int32_t d = 0; d < weights.items[i].rank; d++) count *= weights.items[i].shape[d];
-        scalars += count;
-    }
-    assert_int_equal(scalars, 64939353);
+    assert_int_equal(h3_parameters_listed(weights.source)->count, 914);
+    assert_int_equal(h3_parameters_count(weights.source), 64939353);
     h3_audio_weights_free(&weights);
 }
 
@@ -183,12 +177,14 @@ static void synthetic_weights_are_the_goldens(void **state)
     (void)state;
     assert_good(h3_audio_weights_open(&stored, golden_path("audio-vae")));
     assert_good(h3_audio_weights_synthetic(&made, &stored.config, 0));
-    assert_int_equal(stored.count, 129);
-    for (size_t i = 0; i < stored.count; i++) {
+    const h3_parameter_list *list = h3_parameters_listed(stored.source);
+    assert_int_equal(list->count, 129);
+    for (size_t i = 0; i < list->count; i++) {
         h3_tensor a, b;
-        assert_good(h3_audio_weights_read(&a, &stored, "", stored.items[i].name));
-        assert_good(h3_audio_weights_read(&b, &made, "", stored.items[i].name));
-        if (memcmp(a.data, b.data, h3_tensor_bytes(&a)) != 0) fail_msg("%s differs", stored.items[i].name);
+        assert_good(h3_audio_weights_read(&a, &stored, "", list->items[i].name));
+        assert_good(h3_audio_weights_read(&b, &made, "", list->items[i].name));
+        assert_int_equal(h3_tensor_bytes(&a), h3_tensor_bytes(&b));
+        if (memcmp(a.data, b.data, h3_tensor_bytes(&a)) != 0) fail_msg("%s differs", list->items[i].name);
         h3_tensor_free(&a);
         h3_tensor_free(&b);
     }
@@ -211,6 +207,15 @@ static const char *text_of(const cJSON *object, const char *key)
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
     assert_non_null(text);
     return text;
+}
+
+/* All 64 bits of it. */
+static void assert_seed(const cJSON *identity, const char *digits)
+{
+    char *text;
+    assert_good(h3_json_print(&text, cJSON_GetObjectItemCaseSensitive(identity, "seed")));
+    assert_memory_equal(text, digits, strlen(digits));
+    free(text);
 }
 
 static void identities(void **state)
@@ -240,18 +245,23 @@ static void identities(void **state)
     assert_good(h3_audio_weights_synthetic(&other, &weights.config, 3));
     assert_good(h3_audio_weights_identity(&a, &other));
     assert_string_equal(text_of(a, "kind"), "synthetic");
+    assert_string_equal(text_of(a, "sha256"), "b6dcecae90ac02e53586e3f013c8aaa4733dce00c5ed23bbac9cdccc81f26a1c");
+    assert_seed(a, "3");
     snprintf(hash, sizeof hash, "%s", text_of(a, "sha256"));
     cJSON_Delete(a);
     h3_audio_config_released(&released);
     for (int i = 0; i < 4; i++) {
-        h3_audio_weights changed = other;
-        if (i == 0) changed.seed = UINT64_MAX;
-        if (i == 1) changed.config.dilations[1][1]++;
-        if (i == 2) changed.config.latents_std[7] += 0x1p-22f;
-        if (i == 3) changed.config = released;
+        h3_audio_config config = weights.config;
+        h3_audio_weights changed;
+        if (i == 1) config.dilations[1][1]++;
+        if (i == 2) config.latents_std[7] += 0x1p-22f;
+        if (i == 3) config = released;
+        assert_good(h3_audio_weights_synthetic(&changed, &config, i == 0 ? UINT64_MAX : 3));
         assert_good(h3_audio_weights_identity(&b, &changed));
         assert_string_not_equal(text_of(b, "sha256"), hash);
+        if (i == 0) assert_seed(b, "18446744073709551615");
         cJSON_Delete(b);
+        h3_audio_weights_free(&changed);
     }
     h3_audio_weights_free(&other);
     h3_audio_weights_free(&weights);
@@ -309,19 +319,18 @@ static h3_status open_changed(h3_audio_weights *out, change *how)
     assert_good(h3_safetensors_parse(&changed, (unsigned char *)image, size, "changed"));
     h3_status status = h3_audio_weights_take(out, &config, &changed);
     if (status == H3_OK) { /* what opens must also be good to read */
-        for (size_t i = 0; i < out->count && status == H3_OK; i++) {
+        const h3_parameter_list *list = h3_parameters_listed(out->source);
+        for (size_t i = 0; i < list->count && status == H3_OK; i++) {
+            const char *name = list->items[i].name;
+            char prefix[96];
             h3_tensor t;
-            status = strstr(out->items[i].name, "weight_v") != NULL ? H3_OK : h3_audio_weights_read(&t, out, "", out->items[i].name);
-            if (status == H3_OK && strstr(out->items[i].name, "weight_v") != NULL) {
-                char prefix[96];
-                snprintf(prefix, sizeof prefix, "%.*s", (int)(strlen(out->items[i].name) - 8), out->items[i].name);
-                status = h3_audio_weights_folded(&t, out, prefix);
-            }
+            snprintf(prefix, sizeof prefix, "%.*s", (int)(strlen(name) - 8), name);
+            status = strstr(name, "weight_v") != NULL ? h3_audio_weights_folded(&t, out, prefix) : h3_audio_weights_read(&t, out, "", name);
             h3_tensor_free(&t);
         }
         h3_audio_weights_free(out);
     }
-    assert_null(out->items);
+    assert_null(out->source);
     for (size_t i = 0; i < all; i++) h3_tensor_free(&whole[i].tensor);
     h3_safetensors_close(&file);
     free(image);
@@ -362,8 +371,8 @@ static void nan_filters(h3_safetensors_entry *e, size_t *n)
 static void hostile_weights(void **state)
 {
     static const struct { change *how; const char *word; } CASES[] = {
-        {without_one, "decoder.ups.1.0.bias is missing"}, {with_unknown, "unknown tensor decoder.more.bias"}, {with_foreign, "unknown tensor something.bias"},
-        {other_shape, "decoder.ups.0.0.weight_v has another shape"}, {other_rank, "decoder.conv_pre.bias has another shape"}, {in_bf16, "not F32"},
+        {without_one, "missing tensor decoder.ups.1.0.bias"}, {with_unknown, "additional tensor decoder.more.bias"}, {with_foreign, "additional tensor something.bias"},
+        {other_shape, "decoder.ups.0.0.weight_v has the wrong shape"}, {other_rank, "decoder.conv_pre.bias has the wrong shape"}, {in_bf16, "not stored as F32"},
         {with_nan, "element 3 of decoder.resblocks.3.convs2.0.bias"}, {with_infinity, "element 7 of dec_in_proj.weight"}, {zero_slice, "slice 5 of decoder.conv_pre."},
         {one_filter, "decoder.resblocks.2.activations.1.upsample.filter differs"}, {all_filters, "tap 5"}, {nan_filters, "tap 5"},
     };

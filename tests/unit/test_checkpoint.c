@@ -422,7 +422,7 @@ static void shards_are_hashed_once(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, remove_folder)
     const struct CMUnitTest tests[] = {
         TEST(links_to_files_are_followed),
         TEST(other_links_are_refused),

@@ -1,41 +1,11 @@
 /* The generation contract, what a plan says about generation, and the conditioning file. */
 #include "generation_nano.h"
+#include "scratch_folder.h"
 
 #include <sys/stat.h>
 
 #include "model/synth.h"
 #include "qualify/generation_store.h"
-#include "store/publish.h"
-
-static char folder[128];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/h3-generation-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return h3_remove_tree(folder) != H3_OK;
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void write_bytes(const char *name, const void *data, size_t size)
-{
-    FILE *file = fopen(in_folder(name), "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
 
 /* --- contract ---------------------------------------------------------------------------------------------------------- */
 
@@ -72,7 +42,7 @@ static h3_status read_changed(const char *from, const char *to)
     char *at = strstr(text, from);
     assert_non_null(at);
     assert_good(h3_format(&changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)));
-    write_bytes("contract.json", changed, strlen(changed));
+    put("contract.json", changed, strlen(changed));
     free(text);
     free(changed);
     return h3_contract_read(&contract, in_folder("contract.json"));
@@ -290,7 +260,7 @@ static void write_conditioning(const char *name, const h3_generation_inputs *inp
     memcpy(bytes + 8 + length, inputs->text.data, text_bytes);
     memcpy(bytes + 8 + length + text_bytes, inputs->condition[0].data, condition_bytes);
     memcpy(bytes + 8 + length + total, values, tag_bytes);
-    write_bytes(name, bytes, 8 + length + total + tag_bytes);
+    put(name, bytes, 8 + length + total + tag_bytes);
     assert_good(h3_sha256(sha256, bytes, 8 + length + total + tag_bytes));
     free(bytes);
 }

@@ -1,40 +1,9 @@
 /* PNG files in and out, hostile ones too, and resampling as Pillow does it. */
-#include "golden_files.h"
+#include "scratch_folder.h"
 
 #include <png.h>
 
 #include "media/picture.h"
-#include "store/publish.h"
-
-static char folder[H3_PATH_MAX];
-
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/h3-test-picture-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return h3_remove_tree(folder) != H3_OK;
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[2 * H3_PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void put(const char *name, const void *data, size_t size)
-{
-    FILE *file = fopen(in_folder(name), "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
 
 /* The picture that golden resize.json describes. */
 static h3_picture pattern(int64_t width, int64_t height)
@@ -346,8 +315,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip), cmocka_unit_test(kinds), cmocka_unit_test(exif_orientation), cmocka_unit_test(hostile_files),
-        cmocka_unit_test(as_pillow_resizes), cmocka_unit_test(canvas), cmocka_unit_test_setup_teardown(frames_round_trip, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(no_frames, set_up, tear_down),
+        cmocka_unit_test(as_pillow_resizes), cmocka_unit_test(canvas), cmocka_unit_test_setup_teardown(frames_round_trip, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(no_frames, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

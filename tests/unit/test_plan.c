@@ -270,7 +270,7 @@ static void the_model_of_a_manifest(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, remove_folder)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shipped_plan_is_read),
         cmocka_unit_test(the_released_model_is_known_by_content),

@@ -1,9 +1,6 @@
 /* Configurations of the video autoencoder, what follows from them, and checkpoints that are not what they should be. */
+#include "scratch_folder.h"
 #include "video_golden.h"
-
-#include <dirent.h>
-
-#include "store/publish.h"
 
 /* The released configuration, as published; latent statistics left out. */
 #define RELEASED                                                                                                                       \
@@ -186,31 +183,6 @@ static void hostile_configurations(void **state)
 }
 
 /* --- hostile checkpoints --------------------------------------------------------------------------------------------- */
-
-static char folder[H3_PATH_MAX];
-
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/h3-test-video-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return h3_remove_tree(folder) != H3_OK;
-}
-
-static void put(const char *name, const void *data, size_t size)
-{
-    char path[2 * H3_PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
 
 static void put_golden_config(void)
 {
@@ -441,10 +413,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(released_sizes), cmocka_unit_test(synthetic_weights_are_the_goldens), cmocka_unit_test(clips), cmocka_unit_test(tiles),
-        cmocka_unit_test(blend_weights), cmocka_unit_test(hostile_configurations), cmocka_unit_test_setup_teardown(hostile_checkpoints, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(sharded_checkpoints, set_up, tear_down), cmocka_unit_test_setup_teardown(additional_tensor, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(identities_and_links, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(blocks_switched_off, set_up, tear_down),
+        cmocka_unit_test(blend_weights), cmocka_unit_test(hostile_configurations), cmocka_unit_test_setup_teardown(hostile_checkpoints, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(sharded_checkpoints, make_folder, remove_folder), cmocka_unit_test_setup_teardown(additional_tensor, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(identities_and_links, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(blocks_switched_off, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,28 +1,17 @@
 /* Frames to latents, against the published implementation's results; the seeded sample; the keyframe. */
 #include "video_golden.h"
 
-#include <omp.h>
-
 static const double BOUND = 1e-4;
-
-static void assert_golden(const char *key, const h3_tensor *x)
-{
-    h3_tensor golden = video_golden(key);
-    const double error = video_error(x, &golden);
-    printf("# %s: error %.3g, bound %.3g\n", key, error, BOUND);
-    if (!(error <= BOUND)) fail_msg("%s: error %g", key, error);
-    h3_tensor_free(&golden);
-}
 
 static void tiled_picture(void **state)
 {
     (void)state;
     h3_tensor moments = video_moments("image", &SMALL_TILES, 0), sample;
     h3_tensor mean = video_moment(&moments, 0), log_variance = video_moment(&moments, 1);
-    assert_golden("image.mean", &mean);
-    assert_golden("image.logvar", &log_variance);
+    assert_near_golden("image.mean", &mean, BOUND);
+    assert_near_golden("image.logvar", &log_variance, BOUND);
     assert_good(h3_video_sample(&sample, &moments, 42));
-    assert_golden("image.sample42", &sample);
+    assert_near_golden("image.sample42", &sample, BOUND);
     h3_tensor_free(&sample);
     assert_good(h3_video_sample(&sample, &moments, 43));
     h3_tensor golden = video_golden("image.sample42");
@@ -36,31 +25,27 @@ static void clip(void **state)
 {
     (void)state;
     h3_tensor moments = video_moments("clip", &H3_VIDEO_TILING, 0), mean = video_moment(&moments, 0);
-    assert_golden("clip.mean", &mean);
+    assert_near_golden("clip.mean", &mean, BOUND);
     h3_tensor_free(&moments);
+}
+
+typedef struct frames {
+    const char *name;
+    h3_video_tiling tiling;
+} frames;
+
+static h3_tensor encode_as(const void *what, int64_t tiles)
+{
+    const frames *x = what;
+    return video_moments(x->name, &x->tiling, tiles);
 }
 
 static void any_number_of_threads_and_tiles(void **state)
 {
-    static const struct { int threads; int64_t tiles; } HOW[] = {{1, 1}, {2, 5}, {3, 0}, {7, 2}};
-    static const struct { const char *name; h3_video_tiling tiling; } WHAT[] = {{"image", {16, 8}}, {"clip", {256, 64}}};
+    static const video_how HOW[] = {{1, 1}, {2, 5}, {3, 0}, {7, 2}};
+    static const frames WHAT[] = {{"image", {16, 8}}, {"clip", {256, 64}}};
     (void)state;
-    const int before = omp_get_max_threads();
-    for (int k = 0; k < 2; k++) {
-        h3_tensor first = {0};
-        for (size_t i = 0; i < sizeof HOW / sizeof *HOW; i++) {
-            omp_set_num_threads(HOW[i].threads);
-            h3_tensor moments = video_moments(WHAT[k].name, &WHAT[k].tiling, HOW[i].tiles);
-            if (i == 0) {
-                first = moments;
-                continue;
-            }
-            if (memcmp(moments.data, first.data, h3_tensor_bytes(&first)) != 0) fail_msg("%d threads give other bits", HOW[i].threads);
-            h3_tensor_free(&moments);
-        }
-        h3_tensor_free(&first);
-    }
-    omp_set_num_threads(before);
+    for (int k = 0; k < 2; k++) assert_same_bytes(encode_as, &WHAT[k], HOW, sizeof HOW / sizeof *HOW);
 }
 
 /* --- an encoder that is a little wrong is seen ----------------------------------------------------------------------- */
@@ -114,13 +99,8 @@ static void wrong_encoders_are_seen(void **state)
     ops[2].group_norm_silu = loose_groups;
     for (int i = 0; i < 3; i++) assert_true(error_with(&ops[i], &x) > 10 * BOUND);
     assert_true(error_with(&ops[3], &x) <= BOUND);
-    const size_t plane = h3_tensor_bytes(&x) / 3;
-    char *values = x.data, *red = malloc(plane); /* blue for red */
-    memcpy(red, values, plane);
-    memcpy(values, values + 2 * plane, plane);
-    memcpy(values + 2 * plane, red, plane);
+    video_swap_colours(&x);
     assert_true(error_with(&ops[3], &x) > 10 * BOUND);
-    free(red);
     h3_tensor_free(&x);
 }
 

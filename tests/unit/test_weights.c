@@ -353,7 +353,7 @@ static void several_threads_read(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, remove_folder)
     const struct CMUnitTest tests[] = {
         TEST(reads_what_is_stored),
         TEST(hostile_index),
