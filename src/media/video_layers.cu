@@ -55,6 +55,12 @@ H3_DEVICE float inverse_root(double squares, int64_t width, float epsilon)
 
 H3_DEVICE double square(float value) { return (double)value * (double)value; }
 
+H3_DEVICE float4 normed4(float4 v, float4 w, float inverse)
+{
+    return make_float4(__fmul_rn(__fmul_rn(v.x, inverse), w.x), __fmul_rn(__fmul_rn(v.y, inverse), w.y), __fmul_rn(__fmul_rn(v.z, inverse), w.z),
+                       __fmul_rn(__fmul_rn(v.w, inverse), w.w));
+}
+
 /* A row of `width` scaled by 1 / root mean square and the weight; `squares` is this thread's share of the sum, whose elements it also writes. */
 template <bool Half> H3_DEVICE void write_normed(void *out, const float *from, const float *weight, int64_t row, int64_t width, double squares, float epsilon)
 {
@@ -62,8 +68,7 @@ template <bool Half> H3_DEVICE void write_normed(void *out, const float *from, c
     if (width % 4 == 0) {
         for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
             const float4 v = load4<false>(from, i), w = load4<false>(weight, i);
-            store4<Half>(out, row * width + i, make_float4(__fmul_rn(__fmul_rn(v.x, inverse), w.x), __fmul_rn(__fmul_rn(v.y, inverse), w.y),
-                                                           __fmul_rn(__fmul_rn(v.z, inverse), w.z), __fmul_rn(__fmul_rn(v.w, inverse), w.w)));
+            store4<Half>(out, row * width + i, normed4(v, w, inverse));
         }
         return;
     }
@@ -87,6 +92,38 @@ template <bool Half> __global__ void rms_norm_kernel(void *out, const float *x, 
     }
 }
 
+H3_DEVICE float4 scaled_sum(float4 v, float4 b, float4 s)
+{
+    return make_float4(__fadd_rn(v.x, __fmul_rn(b.x, s.x)), __fadd_rn(v.y, __fmul_rn(b.y, s.y)), __fadd_rn(v.z, __fmul_rn(b.z, s.z)), __fadd_rn(v.w, __fmul_rn(b.w, s.w)));
+}
+
+/* What a thread of a row's block holds of a row that is narrow enough: HELD times four elements. */
+constexpr int HELD = 2;
+
+/* x += branch * scale where a block holds the row; the thread's share of the sum of squares. */
+template <bool Half> H3_DEVICE double add_held(float4 (&held)[HELD], float *own, const void *branch, const float *scale, int64_t start, int width)
+{
+    double sum = 0.0;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = 4 * ((int)threadIdx.x + k * THREADS);
+        if (i >= width) break;
+        held[k] = scaled_sum(load4<false>(own, i), load4<Half>(branch, start + i), load4<false>(scale, i));
+        store4<false>(own, i, held[k]);
+        sum += square(held[k].x) + square(held[k].y) + square(held[k].z) + square(held[k].w);
+    }
+    return sum;
+}
+
+template <bool Half> H3_DEVICE void write_held(void *out, const float4 (&held)[HELD], const float *weight, int64_t start, int width, float inverse)
+{
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = 4 * ((int)threadIdx.x + k * THREADS);
+        if (i < width) store4<Half>(out, start + i, normed4(held[k], load4<false>(weight, i), inverse));
+    }
+}
+
 /* x += branch * scale, and out = the new x normed: a residual stream is read once. */
 template <bool Half>
 __global__ void add_norm_kernel(void *out, float *x, const void *branch, const float *scale, const float *weight, int64_t rows, int64_t width, float epsilon)
@@ -94,20 +131,20 @@ __global__ void add_norm_kernel(void *out, float *x, const void *branch, const f
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         float *own = x + row * width;
         double sum = 0.0;
-        if (width % 4 == 0) {
-            for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
-                float4 v = load4<false>(own, i);
-                const float4 b = load4<Half>(branch, row * width + i), s = load4<false>(scale, i);
-                v = make_float4(__fadd_rn(v.x, __fmul_rn(b.x, s.x)), __fadd_rn(v.y, __fmul_rn(b.y, s.y)), __fadd_rn(v.z, __fmul_rn(b.z, s.z)),
-                                __fadd_rn(v.w, __fmul_rn(b.w, s.w)));
-                store4<false>(own, i, v);
-                sum += square(v.x) + square(v.y) + square(v.z) + square(v.w);
-            }
-        } else {
-            for (int64_t i = threadIdx.x; i < width; i += THREADS) {
-                own[i] = __fadd_rn(own[i], __fmul_rn(load<Half>(branch, row * width + i), scale[i]));
-                sum += square(own[i]);
-            }
+        if (width % 4 == 0 && width <= 4 * THREADS * HELD) {
+            float4 held[HELD] = {};
+            sum = add_held<Half>(held, own, branch, scale, row * width, (int)width);
+            if (out != nullptr) write_held<Half>(out, held, weight, row * width, (int)width, inverse_root(sum_block(sum), width, epsilon));
+            continue;
+        }
+        for (int64_t i = 4 * threadIdx.x; width % 4 == 0 && i < width; i += 4 * THREADS) {
+            const float4 v = scaled_sum(load4<false>(own, i), load4<Half>(branch, row * width + i), load4<false>(scale, i));
+            store4<false>(own, i, v);
+            sum += square(v.x) + square(v.y) + square(v.z) + square(v.w);
+        }
+        for (int64_t i = threadIdx.x; width % 4 != 0 && i < width; i += THREADS) {
+            own[i] = __fadd_rn(own[i], __fmul_rn(load<Half>(branch, row * width + i), scale[i]));
+            sum += square(own[i]);
         }
         if (out != nullptr) write_normed<Half>(out, own, weight, row, width, sum, epsilon); /* each thread reads what it wrote itself */
     }
