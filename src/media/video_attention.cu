@@ -145,13 +145,13 @@ template <int D> struct state {
     float most[GROUPS][2], sum[GROUPS][2];
 };
 
-/* Scores of one group against the KEYS of a tile. */
-template <int D> H3_DEVICE void score(float (&s)[GROUPS][KEYS / 8][4], const state<D> &v, const uint16_t *keys, int lane)
+/* Scores of all groups against the first COUNT keys of a tile. */
+template <int D, int COUNT> H3_DEVICE void score(float (&s)[GROUPS][KEYS / 8][4], const state<D> &v, const uint16_t *keys, int lane)
 {
 #pragma unroll
     for (int step = 0; step < D / 16; step++)
 #pragma unroll
-        for (int n = 0; n < KEYS / 16; n++) {
+        for (int n = 0; n < COUNT / 16; n++) {
             uint32_t b[4];
             load_keys<D>(b, keys, 16 * n, step, lane);
 #pragma unroll
@@ -163,18 +163,18 @@ template <int D> H3_DEVICE void score(float (&s)[GROUPS][KEYS / 8][4], const sta
 }
 
 /* Scores become probabilities against the new maximum; what has been gathered so far is scaled to it. */
-template <int D> H3_DEVICE void weigh(float (&s)[KEYS / 8][4], state<D> &v, int g, float scale)
+template <int D, int COUNT> H3_DEVICE void weigh(float (&s)[KEYS / 8][4], state<D> &v, int g, float scale)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float most = v.most[g][r];
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+        for (int n = 0; n < COUNT / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
         most = most_of_four(most);
         const float kept = h3_exp2(__fmul_rn(__fsub_rn(v.most[g][r], most), scale)), shift = -__fmul_rn(most, scale);
         float sum = __fmul_rn(v.sum[g][r], kept);
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
+        for (int n = 0; n < COUNT / 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 s[n][2 * r + e] = h3_exp2(fmaf(s[n][2 * r + e], scale, shift));
@@ -190,10 +190,10 @@ template <int D> H3_DEVICE void weigh(float (&s)[KEYS / 8][4], state<D> &v, int 
     }
 }
 
-template <int D> H3_DEVICE void gather(const float (&s)[GROUPS][KEYS / 8][4], state<D> &v, const uint16_t *values, int lane)
+template <int D, int COUNT> H3_DEVICE void gather(const float (&s)[GROUPS][KEYS / 8][4], state<D> &v, const uint16_t *values, int lane)
 {
 #pragma unroll
-    for (int step = 0; step < KEYS / 16; step++) {
+    for (int step = 0; step < COUNT / 16; step++) {
         uint32_t a[GROUPS][4];
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
@@ -213,13 +213,26 @@ template <int D> H3_DEVICE void gather(const float (&s)[GROUPS][KEYS / 8][4], st
 }
 
 /* Keys behind the last token never count. */
-H3_DEVICE void mask(float (&s)[KEYS / 8][4], int64_t first_key, int64_t tokens, int lane)
+template <int COUNT> H3_DEVICE void mask(float (&s)[KEYS / 8][4], int64_t first_key, int64_t tokens, int lane)
 {
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
+    for (int n = 0; n < COUNT / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (first_key + 8 * n + lane % 4 * 2 + e % 2 >= tokens) s[n][e] = -INFINITY;
+}
+
+/* The first COUNT keys of a tile; `last`: not all of them are tokens. */
+template <int D, int COUNT> H3_DEVICE void attend(state<D> &v, const problem &p, const uint16_t *keys, const uint16_t *values, int64_t first_key, bool last, int lane)
+{
+    float s[GROUPS][KEYS / 8][4] = {};
+    score<D, COUNT>(s, v, keys, lane);
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        if (last) mask<COUNT>(s[g], first_key, p.tokens, lane);
+        weigh<D, COUNT>(s[g], v, g, p.scale);
+    }
+    gather<D, COUNT>(s, v, values, lane);
 }
 
 template <int D> H3_DEVICE void write_rows(const problem &p, const state<D> &v, int64_t first, int lane)
@@ -274,14 +287,8 @@ template <int D> __global__ void __launch_bounds__(WARPS *WARP) attention_kernel
             for (int g = 0; g < GROUPS; g++)
 #pragma unroll
                 for (int step = 0; step < D / 16; step++) load_rows<D>(v.q[g][step], queries, row + 16 * g, step, lane);
-        float s[GROUPS][KEYS / 8][4] = {};
-        score<D>(s, v, keys + now, lane);
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            if (round + 1 == rounds) mask(s[g], round * KEYS, p.tokens, lane);
-            weigh<D>(s[g], v, g, p.scale);
-        }
-        gather<D>(s, v, values + now, lane);
+        if (p.tokens - round * KEYS > KEYS / 4) attend<D, KEYS>(v, p, keys + now, values + now, round * KEYS, round + 1 == rounds, lane);
+        else attend<D, KEYS / 4>(v, p, keys + now, values + now, round * KEYS, true, lane); /* the same bits: what it leaves out is all zeros */
     }
     if (useful) write_rows<D>(p, v, first + row, lane);
 }

@@ -124,19 +124,24 @@ template <bool Half> H3_DEVICE void write_held(void *out, const float4 (&held)[H
     }
 }
 
-/* x += branch * scale, and out = the new x normed: a residual stream is read once. */
+/* x += branch * scale, and out = the new x normed: a residual stream is read once, */
+template <bool Half>
+__global__ void add_norm_held_kernel(void *out, float *x, const void *branch, const float *scale, const float *weight, int64_t rows, int width, float epsilon)
+{
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        float4 held[HELD] = {};
+        const double sum = add_held<Half>(held, x + row * width, branch, scale, row * width, width);
+        if (out != nullptr) write_held<Half>(out, held, weight, row * width, width, inverse_root(sum_block(sum), width, epsilon));
+    }
+}
+
+/* and for rows of any width, with the same sums. */
 template <bool Half>
 __global__ void add_norm_kernel(void *out, float *x, const void *branch, const float *scale, const float *weight, int64_t rows, int64_t width, float epsilon)
 {
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         float *own = x + row * width;
         double sum = 0.0;
-        if (width % 4 == 0 && width <= 4 * THREADS * HELD) {
-            float4 held[HELD] = {};
-            sum = add_held<Half>(held, own, branch, scale, row * width, (int)width);
-            if (out != nullptr) write_held<Half>(out, held, weight, row * width, (int)width, inverse_root(sum_block(sum), width, epsilon));
-            continue;
-        }
         for (int64_t i = 4 * threadIdx.x; width % 4 == 0 && i < width; i += 4 * THREADS) {
             const float4 v = scaled_sum(load4<false>(own, i), load4<Half>(branch, row * width + i), load4<false>(scale, i));
             store4<false>(own, i, v);
@@ -371,6 +376,8 @@ int h3_video_start_swiglu(void *stream, void *out, const void *x, int half, int6
 
 int h3_video_start_add_norm(void *stream, void *out, float *x, const void *branch, const float *scale, const float *weight, int half, int64_t rows, int64_t width, float epsilon)
 {
+    if (width % 4 == 0 && width <= 4 * THREADS * HELD)
+        return launch(stream, "add_norm_held", EITHER(add_norm_held_kernel), rows, out, x, branch, scale, weight, rows, (int)width, epsilon);
     return launch(stream, "add_norm", EITHER(add_norm_kernel), rows, out, x, branch, scale, weight, rows, width, epsilon);
 }
 
