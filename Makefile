@@ -40,7 +40,8 @@ help:
 #: Variables
 #:   SANITIZE=1   address and undefined-behaviour sanitizers, in build/sanitize
 #:   FAST_MATH=1  the candidate with -ffast-math, in build/fast-math: a library that the gate must refuse
-#:   MPI_HOME HDF5_HOME CJSON_HOME OPENSSL_HOME OPENBLAS_HOME PNG_HOME CMOCKA_HOME SNDFILE_HOME CUDA_HOME NCCL_HOME CUDNN_HOME
+#:   MPI_HOME HDF5_HOME CJSON_HOME OPENSSL_HOME OPENBLAS_HOME PNG_HOME CMOCKA_HOME SNDFILE_HOME FFMPEG_HOME
+#:   CUDA_HOME NCCL_HOME CUDNN_HOME
 #:                where a dependency is; without one pkg-config is asked
 #:   V=1          whole compiler command lines; EXTRA_CFLAGS='...' adds to them
 #:
@@ -64,6 +65,7 @@ demo: deps
 	@scripts/submit.sh --local --plan plans/demo.json --run $(DEMO_RUN)
 
 check: deps
+	@scripts/deps.sh --previews
 	+@$(LOGGED) check-build
 	+@$(INNER) cuda-check
 	@tests/run $(if $(TESTS),--match '$(TESTS)')

@@ -126,6 +126,26 @@ h3_requeue() {
     if ! scontrol requeue "$SLURM_JOB_ID"; then h3_note "$H3_STAGE" 'exit 75'; fi
 }
 
+# h3_previews SIDE: videos for people of what was generated, as the plan's "preview" says. Only a plan that requires them fails for
+# want of the program (no FFmpeg); its first stage has refused that already.
+h3_previews() {
+    local program status=4
+    if program=$(h3_find_program h3_preview 2>/dev/null); then
+        "$program" --plan "$H3_PLAN" --run "$H3_RUN" --side "$1" </dev/null
+        status=$?
+    fi
+    [ $status != 0 ] && grep -q '"preview"[[:space:]]*:[[:space:]]*"required"' "$H3_PLAN" || return 0
+    echo "jobs: the plan requires previews, and h3_preview did not make them$([ -n "$program" ] || echo ' (no such program: scripts/deps.sh --previews, make all)')" >&2
+    [ $status -le 4 ] || status=4
+    return $status
+}
+
+# Sheets and curves of what was compared, passed or not; no verdict depends on them.
+h3_sheets() {
+    local program
+    if program=$(h3_find_program h3_sheet 2>/dev/null); then "$program" --run "$H3_RUN" </dev/null >/dev/null || true; fi
+}
+
 h3_run() { # h3_run PROGRAM [OPTION...]: runs it for the stage that was begun, and exits with its code
     local name=$1 program status
     shift
@@ -137,6 +157,11 @@ h3_run() { # h3_run PROGRAM [OPTION...]: runs it for the stage that was begun, a
     # shellcheck disable=SC2086  # several options
     h3_mpirun "$program" --plan "$H3_PLAN" --run "$H3_RUN" --device "$H3_DEVICE" "$@" ${H3_ARGS:-}
     status=$?
+    if [ $status = 0 ] && [ "$name" = h3_generate ]; then
+        h3_previews "${H3_STAGE#generate_}"
+        status=$?
+    fi
+    if [ $status -le 1 ] && [ "$name" = h3_compare ]; then h3_sheets; fi
     case $status in
         0|1|2|3|4) ;;
         75) h3_requeue ;;

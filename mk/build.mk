@@ -3,6 +3,7 @@
 # Sources are found by their place:
 #   src/SUBJECT/*.c              the library that everything shares, libh3.a; with CUDA=1 *.cu too
 #   workers/h3_X.c               bin/h3_X; any other workers/*.c is linked into every program
+#   preview/*.c                  bin/h3_preview, the one program that links FFmpeg; left out where FFmpeg is not found
 #   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
@@ -137,6 +138,7 @@ objects = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
 LIBRARY_SOURCES := $(sort $(wildcard src/*/*.c))
 EMULATOR_SOURCES := $(sort $(wildcard tests/cuda/emulate*.cpp)) src/qualify/tensor_core.c
 PROGRAM_SOURCES := $(sort $(wildcard workers/h3_*.c))
+PREVIEW_SOURCES := $(if $(FFMPEG_LIBS),$(sort $(wildcard preview/*.c)))
 WORKER_SOURCES := $(filter-out $(PROGRAM_SOURCES),$(sort $(wildcard workers/*.c)))
 TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 TEST_SHARED_SOURCES := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
@@ -159,7 +161,8 @@ CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
 KERNEL_FOLDERS := $(if $(CUDA),$(KERNEL_FOLDERS),$(filter-out %/cuda,$(KERNEL_FOLDERS)))
 
-PROGRAMS := $(patsubst workers/%.c,$(BIN)/%,$(PROGRAM_SOURCES))
+PREVIEW := $(if $(PREVIEW_SOURCES),$(BIN)/h3_preview)
+PROGRAMS := $(patsubst workers/%.c,$(BIN)/%,$(PROGRAM_SOURCES)) $(PREVIEW)
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
 PROBES := $(patsubst tests/mpi/%.c,$(BUILD)/tests/%,$(PROBE_SOURCES))
 WRONG := $(patsubst tests/candidates/%.c,$(BUILD)/tests/lib%.so,$(WRONG_SOURCES))
@@ -171,7 +174,7 @@ kind_of = $(word 2,$(subst /, ,$1))
 device_of = $(word 3,$(subst /, ,$1))
 KERNELS := $(foreach f,$(KERNEL_FOLDERS),$(call kernel_out,$(call kind_of,$f),$(call device_of,$f)))
 
-SOURCES := $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(WORKER_SOURCES) $(TEST_SOURCES) $(TEST_SHARED_SOURCES) \
+SOURCES := $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(WORKER_SOURCES) $(PREVIEW_SOURCES) $(TEST_SOURCES) $(TEST_SHARED_SOURCES) \
     $(PROBE_SOURCES) $(WRONG_SOURCES) $(BENCH_SOURCES) $(CUDA_SOURCES) $(wildcard tests/cuda/*.c)
 $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
     $(foreach f,$(KERNEL_FOLDERS),$(call kernel_build,$(call kind_of,$f))/obj/$f) \
@@ -180,7 +183,7 @@ $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
 $(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(FLAGS_provider_cuda))
 $(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(FLAGS_provider_cuda))
 # A source that went away must leave the archives and libraries too.
-$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(SNDFILE_LIBS) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(if $(CUDA),$(filter src/%,$(CUDA_SOURCES))) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
+$(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(SNDFILE_LIBS) $(FFMPEG_LIBS) $(PREVIEW_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(if $(CUDA),$(filter src/%,$(CUDA_SOURCES))) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
 
 # --- goals ----------------------------------------------------------------------------------------------------------
 
@@ -209,6 +212,8 @@ $(BUILD)/obj/src/%.o: src/%.c $(BUILD)/flags.key
 	$(call run,CC,$(CC) $(LIBRARY_FLAGS) $(call revision_of,$<,$(BASE)) $(depend) -c $< -o $@)
 $(BUILD)/obj/workers/%.o: workers/%.c $(BUILD)/flags.key
 	$(call run,CC,$(CC) $(LIBRARY_FLAGS) $(call revision_of,$<,$(BASE)) $(depend) -c $< -o $@)
+$(BUILD)/obj/preview/%.o: preview/%.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) -Iworkers $(FFMPEG_CFLAGS) $(depend) -c $< -o $@)
 $(BUILD)/obj/bench/%.o: bench/%.c $(BUILD)/flags.key
 	$(call run,CC,$(CC) $(LIBRARY_FLAGS) $(depend) -c $< -o $@)
 $(BUILD)/obj/tests/mpi/%.o: tests/mpi/%.c $(BUILD)/flags.key
@@ -225,6 +230,8 @@ $(BUILD)/libh3.a: $(call objects,$(LIBRARY_SOURCES)) $(if $(CUDA),$(filter $(BUI
 	$(call run,AR,rm -f $@ && $(AR) rcs $@ $(filter %.o,$^))
 
 WORKER_OBJECTS := $(call objects,$(WORKER_SOURCES))
+$(BIN)/h3_preview: $(call objects,$(PREVIEW_SOURCES)) $(WORKER_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(FFMPEG_LIBS) $(LIBS) -o $@)
 $(BIN)/%: $(BUILD)/obj/workers/%.o $(WORKER_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 

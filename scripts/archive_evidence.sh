@@ -3,7 +3,7 @@
 #
 #   scripts/archive_evidence.sh RUN [options]
 #
-#   --with-artifacts     the HDF5 artifacts too; without them stage.json still has their hashes
+#   --with-artifacts     the HDF5 artifacts, frames and sound too; without them stage.json still has their hashes
 #   --with-history       logs, earlier attempts and site facts (hosts, users, times) too, apart from the run, in history/
 #   --key PRIVATE.pem    signs it with this Ed25519 key (openssl genpkey -algorithm ed25519 -out PRIVATE.pem)
 #   --out FILE           where it goes (RUN.tar.zst)
@@ -12,6 +12,7 @@
 # manifest-sha256.txt and tagmanifest-sha256.txt have the hashes; pieces-sha256.txt those of the 4 MiB pieces of large files;
 # tagmanifest-sha256.txt.sig is the signature, over tagmanifest-sha256.txt. The run must verify first, whatever its verdict; the
 # archive is verified before it gets its name.
+# Previews stay behind: they are no evidence, and h3_preview makes them again from the frames and sound that are.
 # "digest" is the SHA-256 of tagmanifest-sha256.txt: it does not depend on the versions of tar and zstd, the archive's own SHA-256
 # may.
 #
@@ -85,8 +86,9 @@ list() {
     [ -z "$unsafe" ] || die 3 "a file in $run has a name that an archive cannot take: $unsafe"
     cat "$work/found"
 }
-site=(-path ./logs -o -path ./attempts -o -path './stages/*/site.json' -o -path '*/.*')
-artifacts=(-name '*.h5')
+site=(-path ./logs -o -path ./attempts -o -path ./previews -o -path './stages/*/site.json' -o -path '*/.*')
+media=(-path './data/generate/*/seed*/frames' -o -path './data/generate/*/seed*/audio.wav')
+artifacts=(-name '*.h5' -o "${media[@]}")
 [ $with_artifacts = 0 ] || artifacts=(-name '')
 odd=$(cd "$run" && find . \( "${site[@]}" \) -prune -o ! -type d ! -type f -print) || die 4 "cannot look through $run"
 [ -z "$odd" ] || die 3 "$(head -n 1 <<<"$odd") in $run is no regular file; remove it"
@@ -94,7 +96,9 @@ list \( "${site[@]}" -o "${artifacts[@]}" \) -prune -o -type f >"$work/payload"
 : >"$work/history"
 if [ $with_history = 1 ]; then
     past=(-path './logs/*' -o -path './attempts/*' -o -path './stages/*/site.json')
-    list -type f \( "${past[@]}" \) ! -path '*/.*' ! "${artifacts[@]}" >"$work/history"
+    artifacts=(-name '*.h5' -o -path '*/seed*/frames/*' -o -path '*/seed*/audio.wav')
+    [ $with_artifacts = 0 ] || artifacts=(-name '')
+    list -type f \( "${past[@]}" \) ! -path '*/.*' ! \( "${artifacts[@]}" \) >"$work/history"
 fi
 
 # --- hashes ---

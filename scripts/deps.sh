@@ -4,6 +4,7 @@
 #   scripts/deps.sh            installs as root or through sudo, else prints the one command and fails
 #   scripts/deps.sh --list     prints the packages
 #   scripts/deps.sh --dry-run  says what it would install
+#   scripts/deps.sh --previews installs FFmpeg, for bin/h3_preview and its tests; where that cannot be, it says so and does not fail
 #
 # Where packages cannot be installed (no apt, no rights) but everything that the build needs is found by pkg-config or by
 # the usual variables (MPI_HOME, HDF5_HOME, ...), that is good too.
@@ -20,14 +21,23 @@ packages=(
     slurmctld slurmd slurm-client munge                 # the tests of jobs/ start a Slurm of their own
 )
 
+# FFmpeg is large, and only previews need it.
+previews=(ffmpeg libavformat-dev libavcodec-dev libswscale-dev libswresample-dev libavutil-dev)
+
+optional=0
 say() { printf 'deps     %s\n' "$*"; }
-die() { say "$@" >&2; exit 4; }
+die() {
+    if [ $optional = 1 ]; then say "no previews: $*"; exit 0; fi
+    say "$@" >&2
+    exit 4
+}
 
 mode=install
 case ${1:-} in
     '') ;;
     --list) printf '%s\n' "${packages[@]}"; exit ;;
     --dry-run) mode=dry-run ;;
+    --previews) packages=("${previews[@]}") optional=1 ;;
     *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "$0" >&2; exit 2 ;;
 esac
 
@@ -45,7 +55,11 @@ found_without_packages() { # everything that the build needs is there, from wher
     local folder result=1
     folder=$(mktemp -d)
     scripts/detect.sh "$folder/config.mk"
-    grep -qx 'MISSING_BUILD := ' "$folder/config.mk" && grep -qx 'MISSING_CHECK := ' "$folder/config.mk" && result=0
+    if [ $optional = 1 ]; then
+        grep -q '^FFMPEG_LIBS := ' "$folder/config.mk" && result=0
+    else
+        grep -qx 'MISSING_BUILD := ' "$folder/config.mk" && grep -qx 'MISSING_CHECK := ' "$folder/config.mk" && result=0
+    fi
     rm -rf "$folder"
     return $result
 }

@@ -105,6 +105,27 @@ find_cuda_library() {
     lack "$1" "$5" option "$1" "set $variable or install it beside CUDA"
 }
 
+# FFmpeg is five libraries that come together.
+find_ffmpeg() {
+    local modules=(libavformat libavcodec libswscale libswresample libavutil) home=${FFMPEG_HOME:-} folder why
+    why="set FFMPEG_HOME or install ${modules[*]/%/-dev}"
+    if [ -n "$home" ]; then
+        folder=$home/lib
+        [ -d "$folder" ] || folder=$home/lib64
+        if [ -e "$home/include/libavformat/avformat.h" ] && [ -e "$home/include/libswscale/swscale.h" ]; then
+            set_flags FFMPEG "-I$home/include" "-L$folder -Wl,-rpath,$folder ${modules[*]/#lib/-l}"
+            line FFmpeg found "FFMPEG_HOME=$home"
+            return
+        fi
+        why="FFMPEG_HOME=$home has no include/libavformat/avformat.h and libswscale/swscale.h"
+    elif pkg-config --exists "${modules[@]}" 2>/dev/null; then
+        set_flags FFMPEG "$(pkg-config --cflags "${modules[@]}")" "$(pkg-config --libs "${modules[@]}")"
+        line FFmpeg "$(pkg-config --modversion libavformat)" "pkg-config ${modules[*]}"
+        return
+    fi
+    lack FFmpeg 'previews: without it there is no bin/h3_preview' option libavformat-dev "$why"
+}
+
 find_slurm() {
     if command -v sbatch >/dev/null; then
         line Slurm found "$(command -v sbatch)"
@@ -124,8 +145,7 @@ find_library OpenBLAS OPENBLAS cblas.h        -lopenblas 'openblas'        build
 find_library cmocka   CMOCKA   cmocka.h       -lcmocka   'cmocka'          check  libcmocka-dev    'unit tests'
 find_library sndfile  SNDFILE  sndfile.h      -lsndfile  'sndfile'         check  libsndfile1-dev  'second reader of sound files in tests'
 find_library libpng   PNG      png.h          -lpng      'libpng'          build  libpng-dev       'frames'
-find_library FFmpeg   FFMPEG   libavformat/avformat.h '-lavformat -lavcodec -lswresample -lavutil' 'libavformat' \
-    option libavformat-dev 'preview media'
+find_ffmpeg
 find_cuda
 find_cuda_library cuBLAS CUBLAS cublas_v2.h '-lcublasLt -lcublas' 'provider products on GPUs'
 find_cuda_library cuDNN  CUDNN  cudnn.h     '-lcudnn'             'provider attention on GPUs'

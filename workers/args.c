@@ -52,6 +52,7 @@ h3_status h3_args_parse(h3_args *args, int argc, char **argv, int accepted, cons
     const option options[] = {
         {"--plan", H3_ARG_PLAN, &args->plan, NULL}, {"--run", H3_ARG_PLAN | H3_ARG_REPORT, &args->run, NULL}, {"--device", H3_ARG_PLAN | H3_ARG_CASE, &args->device, NULL},
         {"--resume", H3_ARG_PLAN, NULL, &args->resume}, {"--watchdog", H3_ARG_PLAN, &watchdog, NULL}, {"--checkpoint", H3_ARG_PLAN | H3_ARG_CASE, &args->checkpoint, NULL},
+        {"--decoders", H3_ARG_PLAN, &args->decoders, NULL},
         {"--case", H3_ARG_CASE | H3_ARG_GATE, &args->case_file, NULL}, {"--precision", H3_ARG_CASE, &args->precision, NULL},
         {"--out", H3_ARG_CASE, &args->out, NULL}, {"--operators", H3_ARG_CASE, &args->operators, NULL}, {"--only", H3_ARG_GATE, &args->only, NULL},
         {"--list", H3_ARG_GATE, NULL, &args->list}, {"--dry-run", H3_ARG_GATE, NULL, &args->dry_run}, {"--allow-dirty", H3_ARG_GATE, NULL, &args->allow_dirty},

@@ -7,6 +7,7 @@
 typedef struct h3_args {
     const char *program;
     const char *plan, *run, *device;       /* --plan FILE --run DIR --device cpu|cuda */
+    const char *decoders;                  /* --decoders DIR */
     const char *checkpoint, *case_file, *precision, *out, *operators; /* --checkpoint --case --precision --out --operators */
     const char *only, *side;               /* --only GLOB, --side provider|candidate */
     const char *hashes, *key;

@@ -15,7 +15,7 @@ static const char help[] =
     "h3_candidate_gate - stage 3: does the candidate compute the model, node by node, bit by bit where it promised?\n"
     "\n"
     "  mpirun -n N h3_candidate_gate --plan FILE --run DIR [--device cpu|cuda] [--only GLOB] [--allow-dirty]\n"
-    "                             [--checkpoint DIR] [--watchdog SECONDS]\n"
+    "                             [--checkpoint DIR] [--decoders DIR] [--watchdog SECONDS]\n"
     "      build identity, hashes, block 0 (17 nodes, forward and backward, every layout), then all blocks\n"
     "      writes DIR/gate.json; the last line is VALID, INVALID or PARTIAL\n"
     "  --only GLOB      runs the checks whose name matches, 'block0*' or 'block0.*.attention.*'; never accepted by stage 4;\n"

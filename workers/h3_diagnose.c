@@ -9,7 +9,7 @@
 static const char help[] =
     "h3_diagnose - which node explains the candidate's error?\n"
     "\n"
-    "  mpirun -n N h3_diagnose --plan FILE --run DIR [--checkpoint DIR] [--device cpu|cuda] [--watchdog SECONDS]\n"
+    "  mpirun -n N h3_diagnose --plan FILE --run DIR [--checkpoint DIR] [--decoders DIR] [--device cpu|cuda] [--watchdog SECONDS]\n"
     "      runs all blocks of the plan's first layout again and again: with one node of the candidate replaced by the provider's, and\n"
     "      with one node of the provider replaced by the candidate's (34 runs), then bisects over the blocks if a bound is broken\n"
     "      reads stages 1 and 2, writes DIR/diagnose.json; changes no verdict\n"

@@ -16,7 +16,7 @@
 static const char help[] =
     "h3_reference_pass - stage 1: run the model as published, FP32 and BF16, and keep what every node computed\n"
     "\n"
-    "  mpirun -n N h3_reference_pass --plan FILE --run DIR [--checkpoint DIR] [--device cpu|cuda] [--watchdog SECONDS]\n"
+    "  mpirun -n N h3_reference_pass --plan FILE --run DIR [--checkpoint DIR] [--decoders DIR] [--device cpu|cuda] [--watchdog SECONDS]\n"
     "      reads the plan's checkpoint (with --checkpoint from that folder), writes DIR/data/reference/ and DIR/reference-manifest.json\n"
     "      N from 1 to the number of blocks; the bytes written are the same for every N\n"
     "\n"

@@ -14,7 +14,7 @@
 static const char help[] =
     "h3_threshold_freeze - stage 2: turn the BF16 provider's own errors into the bounds that a candidate must keep\n"
     "\n"
-    "  mpirun -n N h3_threshold_freeze --plan FILE --run DIR [--checkpoint DIR] [--watchdog SECONDS]\n"
+    "  mpirun -n N h3_threshold_freeze --plan FILE --run DIR [--checkpoint DIR] [--decoders DIR] [--watchdog SECONDS]\n"
     "      forward tensors: 1.25 * provider error + 0.001; gradients: 1.5 * provider error + 0.005\n"
     "      reads DIR/data/reference/ and DIR/reference-manifest.json of h3_reference_pass, writes DIR/thresholds.json\n"
     "      thresholds are written once a run: running again recomputes them, and anything but the same bytes is exit 3\n"

@@ -203,6 +203,7 @@ static h3_status say_run(const h3_run_check *check, const char *folder)
     h3_say("%-10s %s of %s good", "files", h3_grouped(files, check->good), files);
     h3_say("%-10s %s digests recomputed", "tensors", h3_grouped(tensors, check->tensors - check->sampled));
     if (check->sampled > 0) h3_say("%-10s %s tensors are kept as samples: stages 2 and 3 make them again", "", h3_grouped(tensors, check->sampled));
+    if (check->media > 0) h3_say("%-10s pictures and sound of %lld seeds decoded and hashed", "media", (long long)check->media);
     h3_say("%-10s %s gate checks, %s bounds agree with the verdict", "figures", h3_grouped(checks, check->checks),
            h3_grouped(bounds, check->bounds));
     H3_TRY(h3_report_make(&report, folder));

@@ -14,6 +14,7 @@ h3_status h3_stage_plan(h3_stage *stage, const char *name)
     if (stage->ranks.rank == 0) H3_TRY(h3_run_expect(args->run, name, args->plan));
     H3_TRY(h3_plan_read(&stage->plan, args->plan));
     h3_plan_for_device(&stage->plan, h3_stage_device_name(args));
+    if (args->decoders != NULL) H3_TRY(h3_plan_use_decoders(&stage->plan, args->decoders));
     return args->checkpoint != NULL ? h3_plan_use_checkpoint(&stage->plan, args->checkpoint) : H3_OK;
 }
 

@@ -26,8 +26,8 @@ extern "C" {
 #define H3_MAX_SAVED 2
 #define H3_ROW_GRADS 6
 
-/* Element types. bfloat16 is the upper half of an IEEE float32. IEEE half precision (F16) reaches no operator: files and decoders have it. */
-enum { H3_NONE = 0, H3_F32 = 1, H3_BF16 = 2, H3_I32 = 3, H3_I64 = 4, H3_F64 = 5, H3_F16 = 6 };
+/* Element types. bfloat16 is the upper half of an IEEE float32. IEEE half precision (F16) and bytes (U8) reach no operator: files and decoders have them. */
+enum { H3_NONE = 0, H3_F32 = 1, H3_BF16 = 2, H3_I32 = 3, H3_I64 = 4, H3_F64 = 5, H3_F16 = 6, H3_U8 = 7 };
 
 enum { H3_DEVICE_CPU = 0, H3_DEVICE_CUDA = 1 };
 
@@ -189,7 +189,7 @@ static inline uint16_t h3_f32_to_bf16(float value)
 
 static inline size_t h3_dtype_size(int32_t dtype)
 {
-    return dtype == H3_BF16 || dtype == H3_F16 ? 2u : (dtype == H3_F32 || dtype == H3_I32) ? 4u : (dtype == H3_I64 || dtype == H3_F64) ? 8u : 0u;
+    return dtype == H3_BF16 || dtype == H3_F16 ? 2u : (dtype == H3_F32 || dtype == H3_I32) ? 4u : (dtype == H3_I64 || dtype == H3_F64) ? 8u : dtype == H3_U8 ? 1u : 0u;
 }
 
 static inline int64_t h3_tensor_count(const h3_tensor *tensor)

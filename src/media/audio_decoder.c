@@ -26,6 +26,8 @@ struct h3_audio_decoder {
     layer project, before, after; /* dec_in_proj, conv_pre, conv_post */
     h3_tensor filter, last; /* of every activation; the curve of activation_post */
     stage stages[H3_AUDIO_STAGES];
+    void (*beat)(void *user);
+    void *user;
 };
 
 /* --- opening --- */
@@ -231,6 +233,7 @@ static h3_status run_branches(h3_tensor *u, const h3_audio_decoder *decoder, con
     H3_GOTO(new_tensor(&a, decoder, u->shape[0], u->shape[1], u->shape[2]), done);
     H3_GOTO(new_tensor(&b, decoder, u->shape[0], u->shape[1], u->shape[2]), done);
     for (int64_t i = 0; i < count; i++) {
+        if (decoder->beat != NULL) decoder->beat(decoder->user);
         list[i] = &results[i];
         H3_GOTO(new_tensor(&results[i], decoder, u->shape[0], u->shape[1], u->shape[2]), done);
         H3_GOTO(run_branch(&results[i], u, &a, &b, decoder, &item->branches[i], i), done);
@@ -297,6 +300,12 @@ static h3_status fetch(h3_sound *out, const h3_audio_decoder *decoder, const h3_
     for (int64_t i = 0; status == H3_OK && i < out->channels * out->frames; i++) out->samples[i] = fminf(fmaxf(out->samples[i], -1.0f), 1.0f);
     if (status != H3_OK) h3_sound_free(out);
     return status;
+}
+
+void h3_audio_decoder_watch(h3_audio_decoder *decoder, void (*beat)(void *user), void *user)
+{
+    decoder->beat = beat;
+    decoder->user = user;
 }
 
 h3_status h3_audio_decode(h3_sound *out, const h3_audio_decoder *decoder, const h3_tensor *z)

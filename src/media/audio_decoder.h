@@ -12,6 +12,8 @@ typedef struct h3_audio_decoder h3_audio_decoder;
  * h3_audio_decoder_free. */
 h3_status h3_audio_decoder_open(h3_audio_decoder **out, const h3_audio_weights *weights, const h3_audio_ops *ops);
 void h3_audio_decoder_free(h3_audio_decoder *decoder);
+/* `beat` is called now and then while a sound is decoded: before every block of a stage. For signs of life; NULL: nobody is told. */
+void h3_audio_decoder_watch(h3_audio_decoder *decoder, void (*beat)(void *user), void *user);
 
 /* `z`: host F32 [channels, latent_channels, L], after denormalisation (h3_audio_denormalise); the channels of a sound are items of a batch that never mix. `out`
  * gets channels x hop * L samples within [-1,1] (caller frees). The same bits on every device, for any number of threads, whatever else is in the batch.

@@ -69,7 +69,7 @@ static int64_t number_of(const char *name)
     return number;
 }
 
-static h3_status count_frames(int64_t *count, const char *folder)
+h3_status h3_frames_count(int64_t *count, const char *folder)
 {
     DIR *entries = opendir(folder);
     int64_t last = -1;
@@ -86,30 +86,36 @@ static h3_status count_frames(int64_t *count, const char *folder)
     return H3_OK;
 }
 
-static h3_status read_frame(unsigned char *to, const char *folder, int64_t frame, int64_t height, int64_t width)
+h3_status h3_frame_read(h3_picture *out, const char *folder, int64_t frame, int64_t height, int64_t width)
 {
     char path[H3_PATH_MAX];
-    h3_picture picture;
+    *out = (h3_picture){0};
     H3_TRY(frame_path(path, folder, frame));
-    H3_TRY(h3_picture_read(&picture, path, H3_PICTURE_EVIDENCE));
-    const int same = picture.height == height && picture.width == width;
-    if (same) memcpy(to, picture.rgb, (size_t)(height * width) * 3);
-    else h3_error(H3_INTEGRITY, "%s is %lld x %lld pixels, the first frame %lld x %lld", path, (long long)picture.width, (long long)picture.height,
-                  (long long)width, (long long)height);
+    H3_TRY(h3_picture_read(out, path, H3_PICTURE_EVIDENCE));
+    if (height == 0 || (out->height == height && out->width == width)) return H3_OK;
+    h3_error(H3_INTEGRITY, "%s is %lld x %lld pixels, the first frame %lld x %lld", path, (long long)out->width, (long long)out->height,
+             (long long)width, (long long)height);
+    h3_picture_free(out);
+    return H3_INTEGRITY;
+}
+
+static h3_status read_frame(unsigned char *to, const char *folder, int64_t frame, int64_t height, int64_t width)
+{
+    h3_picture picture;
+    H3_TRY(h3_frame_read(&picture, folder, frame, height, width));
+    memcpy(to, picture.rgb, (size_t)(height * width) * 3);
     h3_picture_free(&picture);
-    return same ? H3_OK : H3_INTEGRITY;
+    return H3_OK;
 }
 
 h3_status h3_frames_read(unsigned char **rgb, int64_t *count, int64_t *height, int64_t *width, const char *folder)
 {
-    char path[H3_PATH_MAX];
     h3_picture first;
     failure failed = {0};
     void *all;
     *rgb = NULL;
-    H3_TRY(count_frames(count, folder));
-    H3_TRY(frame_path(path, folder, 0));
-    H3_TRY(h3_picture_read(&first, path, H3_PICTURE_EVIDENCE));
+    H3_TRY(h3_frames_count(count, folder));
+    H3_TRY(h3_frame_read(&first, folder, 0, 0, 0));
     const int64_t h = first.height, w = first.width;
     h3_picture_free(&first);
     H3_TRY(h3_alloc(&all, (size_t)*count, (size_t)(h * w) * 3, "the frames of a video"));

@@ -34,5 +34,9 @@ h3_status h3_picture_canvas(h3_picture *out, const h3_picture *in, int64_t width
 h3_status h3_frames_write(const char *folder, const unsigned char *rgb, int64_t count, int64_t height, int64_t width);
 /* All of them: numbered from 0 without a gap, of one size. `*rgb` is the caller's (free()). Other files in the folder are ignored. H3_INTEGRITY. */
 h3_status h3_frames_read(unsigned char **rgb, int64_t *count, int64_t *height, int64_t *width, const char *folder);
+/* One at a time, for programs that need not hold all: how many there are, numbered without a gap, and each; a frame of another size than the given one
+ * (height 0: any) is H3_INTEGRITY. */
+h3_status h3_frames_count(int64_t *count, const char *folder);
+h3_status h3_frame_read(h3_picture *out, const char *folder, int64_t frame, int64_t height, int64_t width);
 
 #endif

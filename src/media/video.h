@@ -34,6 +34,8 @@ typedef struct h3_video_decoder h3_video_decoder;
 h3_status h3_video_decoder_open(h3_video_decoder **out, const h3_video_weights *weights, const h3_device *device, const h3_video_ops *ops,
                                 int32_t dtype, const h3_video_tiling *tiling, int64_t tiles_a_call);
 void h3_video_decoder_close(h3_video_decoder *decoder);
+/* `beat` is called now and then while a video is decoded: once a block of each call. For signs of life; NULL: nobody is told. */
+void h3_video_decoder_watch(h3_video_decoder *decoder, void (*beat)(void *user), void *user);
 
 /* z [C,L,Y,X] F32 on the host, as the transformer gives it: z * std + mean of each channel, in place. */
 void h3_video_denormalize(h3_tensor *z, const h3_video_config *config);

@@ -23,6 +23,8 @@ struct h3_video_decoder {
     h3_video_layer post_quant, proj_in, proj_out, norm_out;
     h3_tensor registers; /* [G,W] F32; absent without register tokens */
     block *blocks;
+    void (*beat)(void *user);
+    void *user;
 };
 
 /* What decoding needs beside the weights; tensors of `tiles` tiles. */
@@ -219,7 +221,10 @@ static h3_status run_blocks(const h3_video_decoder *d, scratch *v)
 {
     const int64_t count = d->config.decoder_layers;
     H3_TRY(d->ops->rms_norm(d->device, &v->normed, &v->stream, &d->blocks[0].norm1, (float)d->config.decoder_norm_eps));
-    for (int64_t i = 0; i < count; i++) H3_TRY(run_block(d, &d->blocks[i], i + 1 < count ? &d->blocks[i + 1] : NULL, v));
+    for (int64_t i = 0; i < count; i++) {
+        if (d->beat != NULL) d->beat(d->user);
+        H3_TRY(run_block(d, &d->blocks[i], i + 1 < count ? &d->blocks[i + 1] : NULL, v));
+    }
     return H3_OK;
 }
 
@@ -287,6 +292,12 @@ static h3_status plan_join(h3_video_join *g, const h3_video_decoder *d, const h3
     g->token_rows = g->rows.tile / (int32_t)ratio;
     g->token_columns = g->columns.tile / (int32_t)ratio;
     return H3_OK;
+}
+
+void h3_video_decoder_watch(h3_video_decoder *decoder, void (*beat)(void *user), void *user)
+{
+    decoder->beat = beat;
+    decoder->user = user;
 }
 
 h3_status h3_video_decode(h3_tensor *out, h3_video_decoder *d, const h3_tensor *z)

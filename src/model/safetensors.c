@@ -14,7 +14,7 @@
 enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100 * 1024 * 1024, NAME_LIMIT = 512 };
 
 static const struct { const char *name; int32_t dtype; } DTYPES[] = {
-    {"F32", H3_F32}, {"BF16", H3_BF16}, {"F16", H3_F16}, {"I32", H3_I32}, {"I64", H3_I64}, {"F64", H3_F64},
+    {"F32", H3_F32}, {"BF16", H3_BF16}, {"F16", H3_F16}, {"I32", H3_I32}, {"I64", H3_I64}, {"F64", H3_F64}, {"U8", H3_U8},
 };
 
 /* An entry while the file is checked. */

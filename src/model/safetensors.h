@@ -23,7 +23,7 @@ typedef struct h3_safetensors {
 } h3_safetensors;
 
 /* Maps and checks `path`: header length, JSON (duplicate keys, depth, size), dtypes, shapes, ranges without overlap, hole or
- * trailing byte. Accepted dtypes: F32, BF16, F16, I32, I64, F64; any other is refused by name. A
+ * trailing byte. Accepted dtypes: F32, BF16, F16, I32, I64, F64, U8; any other is refused by name. A
  * tensor without dimensions is given as [1]. A symbolic link is not followed. */
 h3_status h3_safetensors_open(h3_safetensors *out, const char *path);
 /* The same over bytes in memory that the caller keeps; `name` stands in messages. For tests and fuzzing. */

@@ -7,8 +7,8 @@
 
 static const char *dtype_name(int32_t dtype)
 {
-    static const char *const names[] = {NULL, "F32", "BF16", "I32", "I64", "F64", "F16"};
-    return dtype >= H3_F32 && dtype <= H3_F16 ? names[dtype] : NULL;
+    static const char *const names[] = {NULL, "F32", "BF16", "I32", "I64", "F64", "F16", "U8"};
+    return dtype >= H3_F32 && dtype <= H3_U8 ? names[dtype] : NULL;
 }
 
 static h3_status describe(cJSON *header, const h3_safetensors_entry *entry, size_t *offset)

@@ -50,13 +50,29 @@ static h3_status compare_field(const cJSON *provider, const cJSON *candidate, co
                          cJSON_GetObjectItemCaseSensitive(candidate, field));
 }
 
-static h3_status compare_seed_reports(const cJSON *provider, const cJSON *candidate, int index)
+/* Sizes and formats of one seed's pictures and sound; what they show may differ. */
+static h3_status compare_media_reports(const cJSON *provider, const cJSON *candidate, double seed)
+{
+    static const char *const fields[][2] = {{"video", "frames"},   {"video", "height"},  {"video", "width"}, {"video", "fps"},          {"video", "pixel_format"},
+                                            {"audio", "channels"}, {"audio", "samples"}, {"audio", "rate"},  {"audio", "sample_format"}};
+    const cJSON *p = cJSON_GetObjectItemCaseSensitive(provider, "media"), *c = cJSON_GetObjectItemCaseSensitive(candidate, "media");
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "seed %.0f media.%s.%s", seed, fields[i][0], fields[i][1]);
+        H3_TRY(compare_field(cJSON_GetObjectItemCaseSensitive(p, fields[i][0]), cJSON_GetObjectItemCaseSensitive(c, fields[i][0]), fields[i][1], name));
+    }
+    return H3_OK;
+}
+
+static h3_status compare_seed_reports(const cJSON *provider, const cJSON *candidate, int index, int decoded)
 {
     char name[64];
+    const double seed = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(provider, "seed"));
     snprintf(name, sizeof name, "seeds[%d].seed", index);
     H3_TRY(compare_field(provider, candidate, "seed", name));
-    snprintf(name, sizeof name, "seed %.0f noise", cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(provider, "seed")));
-    return compare_field(provider, candidate, "noise", name);
+    snprintf(name, sizeof name, "seed %.0f noise", seed);
+    H3_TRY(compare_field(provider, candidate, "noise", name));
+    return decoded ? compare_media_reports(provider, candidate, seed) : H3_OK;
 }
 
 h3_status h3_compare_reports(const cJSON *provider, const cJSON *candidate)
@@ -66,6 +82,8 @@ h3_status h3_compare_reports(const cJSON *provider, const cJSON *candidate)
     const cJSON *seeds, *others;
     int64_t evaluations;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) H3_TRY(compare_field(provider, candidate, fields[i], fields[i]));
+    const int decoded = cJSON_GetObjectItemCaseSensitive(provider, "decoders") != NULL || cJSON_GetObjectItemCaseSensitive(candidate, "decoders") != NULL;
+    if (decoded) H3_TRY(compare_field(provider, candidate, "decoders", "decoders"));
     H3_TRY(h3_json_array(&seeds, provider, "seeds", "the provider's report", H3_INTEGRITY));
     H3_TRY(h3_json_array(&others, candidate, "seeds", "the candidate's report", H3_INTEGRITY));
     int count = cJSON_GetArraySize(seeds);
@@ -73,7 +91,7 @@ h3_status h3_compare_reports(const cJSON *provider, const cJSON *candidate)
         return h3_error(H3_INTEGRITY,
                         "the provider has %d seeds, the candidate %d, so nothing is comparable; run h3_generate again", count,
                         cJSON_GetArraySize(others));
-    for (int i = 0; i < count; i++) H3_TRY(compare_seed_reports(cJSON_GetArrayItem(seeds, i), cJSON_GetArrayItem(others, i), i));
+    for (int i = 0; i < count; i++) H3_TRY(compare_seed_reports(cJSON_GetArrayItem(seeds, i), cJSON_GetArrayItem(others, i), i, decoded));
     const cJSON *sampling = cJSON_GetObjectItemCaseSensitive(provider, "sampling");
     H3_TRY(h3_json_integer(&evaluations, sampling, "evaluations", 0, INT64_MAX, "the provider's report", H3_INTEGRITY));
     if (count == 0 || evaluations == 0)
@@ -213,8 +231,16 @@ h3_status h3_compare_seed_run(h3_compare_seed *out, int64_t seed, const h3_compa
     return H3_OK;
 }
 
+void h3_compare_seed_media(h3_compare_seed *seed, h3_compare_media *media)
+{
+    seed->media = media;
+    seed->ok = seed->ok && media->picture_ok && media->sound_ok;
+}
+
 void h3_compare_seed_free(h3_compare_seed *seed)
 {
+    if (seed->media != NULL) h3_compare_media_free(seed->media);
+    free(seed->media);
     free(seed->video.velocity_error);
     free(seed->audio.velocity_error);
     memset(seed, 0, sizeof *seed);
@@ -230,83 +256,10 @@ void h3_compare_sort(h3_compare_seed *seeds, size_t count)
     }
 }
 
-/* --- compare.json ------------------------------------------------------------------------------------------------------ */
-
-static void add_latent(cJSON *parent, const char *key, const h3_compare_figures *figures, double limit)
+const h3_compare_seed *h3_compare_worst_media(const h3_compare_seed *seeds, size_t count, int limit)
 {
-    cJSON *json = cJSON_AddObjectToObject(parent, key);
-    cJSON_AddNumberToObject(json, "error", figures->latent_error);
-    cJSON_AddNumberToObject(json, "limit", limit);
-    cJSON_AddNumberToObject(json, "margin", figures->margin);
-    cJSON_AddBoolToObject(json, "ok", figures->ok);
-}
-
-static void add_velocity(cJSON *parent, const char *key, const h3_compare_figures *figures)
-{
-    cJSON *json = cJSON_AddObjectToObject(parent, key);
-    h3_json_add_integer(json, "worst_step", figures->worst_step);
-    cJSON_AddNumberToObject(json, "worst_error", figures->velocity_error[figures->worst_step]);
-    cJSON *errors = cJSON_AddArrayToObject(json, "errors");
-    for (int64_t step = 0; step < figures->steps; step++)
-        cJSON_AddItemToArray(errors, cJSON_CreateNumber(figures->velocity_error[step]));
-}
-
-static cJSON *seed_json(const h3_compare_seed *seed, double limit)
-{
-    cJSON *json = cJSON_CreateObject();
-    h3_json_add_integer(json, "seed", seed->seed);
-    cJSON_AddBoolToObject(json, "ok", seed->ok);
-    cJSON *latent = cJSON_AddObjectToObject(json, "latent"), *velocity = cJSON_AddObjectToObject(json, "velocity");
-    add_latent(latent, "video", &seed->video, limit);
-    add_latent(latent, "audio", &seed->audio, limit);
-    add_velocity(velocity, "video", &seed->video);
-    add_velocity(velocity, "audio", &seed->audio);
-    return json;
-}
-
-/* What is known of the limits that this comparison has no figures for. */
-static void add_limits(cJSON *json, const h3_acceptance *acceptance)
-{
-    cJSON *limits = cJSON_AddObjectToObject(json, "limits"), *unjudged = cJSON_AddArrayToObject(json, "not_judged");
-    for (int i = 0; i < H3_LIMIT_COUNT; i++) {
-        if (i == H3_LIMIT_LATENT_ERROR) cJSON_AddNumberToObject(limits, h3_limits[i].name, acceptance->limit[i]);
-        else cJSON_AddItemToArray(unjudged, cJSON_CreateString(h3_limits[i].name));
-    }
-}
-
-static void add_worst(cJSON *json, const h3_compare_seed *seed, double limit)
-{
-    const h3_compare_figures *figures = seed->worst_is_audio ? &seed->audio : &seed->video;
-    cJSON *worst = cJSON_AddObjectToObject(json, "worst");
-    h3_json_add_integer(worst, "seed", seed->seed);
-    cJSON_AddStringToObject(worst, "modality", seed->worst_is_audio ? "audio" : "video");
-    cJSON_AddNumberToObject(worst, "latent_error", figures->latent_error);
-    cJSON_AddNumberToObject(worst, "limit", limit);
-    cJSON_AddNumberToObject(worst, "margin", figures->margin);
-}
-
-h3_status h3_compare_json(cJSON **out, int *ok, const h3_compare_seed *seeds, size_t count, const cJSON *report,
-                          const h3_acceptance *acceptance)
-{
-    static const char *const repeated[] = {"plan_sha256", "contract_sha256", "overrides", "layout", "sampling", "conditioning"};
-    double limit = acceptance->limit[H3_LIMIT_LATENT_ERROR];
-    if (count == 0) return h3_error(H3_FAILED, "an empty comparison: no seed was compared");
-    cJSON *json = cJSON_CreateObject();
-    if (json == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the comparison");
-    *ok = 1;
-    for (size_t i = 0; i < count; i++) *ok = *ok && seeds[i].ok;
-    cJSON_AddStringToObject(json, "schema", "h3-compare-v1");
-    cJSON_AddStringToObject(json, "verdict", *ok ? "passed" : "failed");
-    add_worst(json, &seeds[0], limit);
-    add_limits(json, acceptance);
-    for (size_t i = 0; i < sizeof repeated / sizeof *repeated; i++)
-        cJSON_AddItemToObject(json, repeated[i], cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(report, repeated[i]), 1));
-    cJSON *preconditions = cJSON_AddObjectToObject(json, "equal_on_both_sides");
-    cJSON_AddBoolToObject(preconditions, "noise", 1);
-    cJSON_AddBoolToObject(preconditions, "sigmas", 1);
-    cJSON_AddBoolToObject(preconditions, "shapes", 1);
-    cJSON *list = cJSON_AddArrayToObject(json, "seeds");
-    for (size_t i = 0; i < count; i++) cJSON_AddItemToArray(list, seed_json(&seeds[i], limit));
-    *out = json;
-    return H3_OK;
+    const h3_compare_seed *worst = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (seeds[i].media != NULL && (worst == NULL || worse(-seeds[i].media->judged[limit].margin, -worst->media->judged[limit].margin))) worst = &seeds[i];
+    return worst;
 }

@@ -179,6 +179,7 @@ static h3_status read_generation(h3_generation *g, const h3_plan *plan, const ch
     H3_TRY(h3_plan_layout_args(&g->layout, layout, where));
     H3_TRY(read_sampling(g, plan, where));
     H3_TRY(read_conditioning(g, plan, where));
+    H3_TRY(h3_decoders_read(&g->decoders, plan));
     g->acceptance = g->contract.acceptance;
     return plan->acceptance == NULL ? H3_OK : h3_acceptance_read(&g->acceptance, plan->acceptance, where);
 }

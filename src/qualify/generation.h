@@ -13,8 +13,11 @@
 #include "base/log.h"
 #include "dist/ranks.h"
 #include "graph/model.h"
+#include "media/picture.h"
+#include "media/video.h"
 #include "model/scheduler.h"
 #include "qualify/contract.h"
+#include "qualify/decoders.h"
 #include "qualify/plan.h"
 
 typedef struct h3_generation {
@@ -28,6 +31,7 @@ typedef struct h3_generation {
     uint64_t conditioning_seed;                /* synthetic stand-ins when conditioning_file is "" */
     char conditioning_file[H3_PATH_MAX];
     char conditioning_sha256[H3_SHA256_HEX];   /* that the file must have */
+    h3_decoders decoders;                      /* of the plan; points into it */
     cJSON *overrides; /* [{"field","contract","plan"}...]: every place where the plan departs from the contract. Owned */
 } h3_generation;
 
@@ -48,22 +52,33 @@ typedef struct h3_generation_inputs {
     h3_schedule video, audio; /* equal numbers of points */
     h3_tensor text;           /* [text, X] bf16 */
     int32_t condition_count;
-    h3_tensor condition[2];   /* [1,C,1,h,w] f32, in anchor order */
+    h3_tensor condition[2];   /* [1,C,1,h,w] f32, in anchor order; data NULL: still a picture */
+    h3_picture picture[2];    /* the keyframes that the conditioning file has as pictures; rgb NULL: latents */
+    char canvas_sha256[2][H3_SHA256_HEX]; /* of a picture's RGB bytes on the canvas, once encoded; "" for latents */
     int64_t channels;         /* C */
     int64_t video_row, audio_row; /* elements of a row */
     double condition_time;    /* level of the keyframe conditions: compared as double, noised with as float */
 } h3_generation_inputs;
 
 /*
- * Builds layout and schedules and reads or makes the conditioning. A conditioning file holds "text" [Nt,X] bf16, "condition.<i>"
- * [1,C,1,h,w] f32 for each anchor, optionally "text_tags" [Nt] i64 (then vision_rows does not matter), and nothing else; its
- * bytes must have the plan's SHA-256. H3_INTEGRITY for a file that is not that, or not finite.
+ * Builds layout and schedules and reads or makes the conditioning. A conditioning file holds "text" [Nt,X] bf16, for each anchor
+ * either latents "condition.<i>" [1,C,1,h,w] f32 or a picture "image.<i>" [H,W,3] u8 of any size, optionally "text_tags" [Nt] i64 (then
+ * vision_rows does not matter), and nothing else; its bytes must have the plan's SHA-256. H3_INTEGRITY for a file that is not
+ * that, or not finite. bin/h3_keyframe and scripts/export_conditioning.py make such files.
  */
 h3_status h3_generation_inputs_new(h3_generation_inputs *out, const h3_generation *generation, const h3_config *config);
 void h3_generation_inputs_free(h3_generation_inputs *inputs);
 
+/* Whether a keyframe is still a picture, so that an encoder is needed (decoders.video of the plan). */
+int h3_generation_has_pictures(const h3_generation_inputs *inputs);
+/* Pictures become latents: brought to the canvas (the first stretched, the second covering it), encoded in the decoder's tiles with the seeded sample
+ * (h3_video_keyframe). Does nothing when there is none. Only the rank that draws the noise needs it. H3_USAGE for an autoencoder that does not fit the model. */
+h3_status h3_generation_encode(h3_generation_inputs *inputs, const h3_video_weights *weights, const h3_video_tiling *tiling, const h3_device *device, const h3_video_ops *ops);
+/* The same for one picture, for programs: is_first says which rule brings it to the canvas of `height` x `width` pixels. `canvas_sha256` may be NULL. */
+h3_status h3_keyframe_encode(h3_tensor *latents, char *canvas_sha256, const h3_picture *picture, int is_first, h3_video_encoder *encoder, int64_t height, int64_t width);
+
 /* A seed's rows before the first step: video [video_rows, row], noised conditions first, and audio [audio_rows, row]. One
- * generator, drawn in the order conditions, video, audio. New tensors. */
+ * generator, drawn in the order conditions, video, audio. New tensors. H3_USAGE while a keyframe is still a picture. */
 h3_status h3_generation_start(h3_tensor *video, h3_tensor *audio, const h3_generation_inputs *inputs, int64_t seed);
 
 /* SHA-256 of a schedule's float32 sigmas, terminal 0 included, and of its timesteps. */

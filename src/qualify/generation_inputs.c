@@ -5,10 +5,8 @@
 #include <string.h>
 
 #include "model/noise.h"
-#include "model/safetensors.h"
 #include "model/synth.h"
-#include "qualify/generation.h"
-#include "qualify/metrics.h"
+#include "qualify/conditioning.h"
 
 h3_status h3_schedule_sha256(char sigma[H3_SHA256_HEX], char timestep[H3_SHA256_HEX], const h3_schedule *schedule)
 {
@@ -39,59 +37,6 @@ static h3_status synthetic_conditioning(h3_generation_inputs *out, const h3_gene
     return H3_OK;
 }
 
-static h3_status check_file_hash(const h3_safetensors *file, const char *expected)
-{
-    char sha256[H3_SHA256_HEX];
-    H3_TRY(h3_sha256(sha256, file->image, file->size));
-    if (strcmp(sha256, expected) == 0) return H3_OK;
-    return h3_error(
-        H3_INTEGRITY,
-        "%s: SHA-256 differs (the plan expects %.12s..., found %.12s...); get the conditioning again or correct the plan",
-        file->path, expected, sha256);
-}
-
-static h3_status read_finite(h3_tensor *out, const h3_safetensors *file, const char *name, int32_t dtype, int32_t rank,
-                             const int64_t *shape)
-{
-    H3_TRY(h3_safetensors_read(out, file, name, dtype, rank, shape));
-    if (h3_all_finite(out)) return H3_OK;
-    return h3_error(H3_INTEGRITY, "%s: %s has values that are not finite; make the conditioning again", file->path, name);
-}
-
-/* A file names tensors beyond the expected ones only by mistake. */
-static h3_status read_tensors(h3_generation_inputs *out, h3_tensor *tags, const h3_safetensors *file, const h3_layout_args *args,
-                              const h3_config *config)
-{
-    size_t known = 1 + (size_t)out->condition_count;
-    H3_TRY(read_finite(&out->text, file, "text", H3_BF16, 2, H3_SHAPE(args->text, config->text_dim)));
-    for (int32_t i = 0; i < out->condition_count; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "condition.%d", i);
-        H3_TRY(read_finite(&out->condition[i], file, name, H3_F32, 5,
-                           H3_SHAPE(1, config->in_channels, 1, args->height, args->width)));
-    }
-    if (h3_safetensors_find(file, "text_tags") != NULL) {
-        known++;
-        H3_TRY(h3_safetensors_read(tags, file, "text_tags", H3_I64, 1, &args->text));
-    }
-    if (file->count != known)
-        return h3_error(H3_INTEGRITY,
-                        "%s holds %zu tensors where text, condition.<i> of %d keyframes and text_tags were expected", file->path,
-                        file->count, out->condition_count);
-    return H3_OK;
-}
-
-static h3_status file_conditioning(h3_generation_inputs *out, h3_tensor *tags, const h3_generation *generation,
-                                   const h3_config *config)
-{
-    h3_safetensors file;
-    H3_TRY(h3_safetensors_open(&file, generation->conditioning_file));
-    h3_status status = check_file_hash(&file, generation->conditioning_sha256);
-    if (status == H3_OK) status = read_tensors(out, tags, &file, &generation->layout, config);
-    h3_safetensors_close(&file);
-    return status;
-}
-
 static h3_status fill_inputs(h3_generation_inputs *out, h3_tensor *tags, const h3_generation *generation, const h3_config *config)
 {
     h3_layout_args args = generation->layout;
@@ -104,7 +49,7 @@ static h3_status fill_inputs(h3_generation_inputs *out, h3_tensor *tags, const h
     out->condition_count = ((args.anchors & H3_ANCHOR_FIRST) != 0) + ((args.anchors & H3_ANCHOR_LAST) != 0);
     H3_TRY(h3_layout_new(&out->layout, &args));
     H3_TRY(new_schedules(out, generation));
-    if (generation->conditioning_file[0] != 0) H3_TRY(file_conditioning(out, tags, generation, config));
+    if (generation->conditioning_file[0] != 0) H3_TRY(h3_conditioning_read(out, tags, generation, config));
     else H3_TRY(synthetic_conditioning(out, generation, config));
     if (tags->data == NULL) return H3_OK;
     h3_layout_free(&out->layout);
@@ -127,7 +72,10 @@ void h3_generation_inputs_free(h3_generation_inputs *inputs)
     h3_schedule_free(&inputs->video);
     h3_schedule_free(&inputs->audio);
     h3_tensor_free(&inputs->text);
-    for (int i = 0; i < 2; i++) h3_tensor_free(&inputs->condition[i]);
+    for (int i = 0; i < 2; i++) {
+        h3_tensor_free(&inputs->condition[i]);
+        h3_picture_free(&inputs->picture[i]);
+    }
     memset(inputs, 0, sizeof *inputs);
 }
 
@@ -160,6 +108,9 @@ h3_status h3_generation_start(h3_tensor *video, h3_tensor *audio, const h3_gener
     h3_tensor latent = {0};
     h3_status status;
     *video = *audio = (h3_tensor){0};
+    if (h3_generation_has_pictures(inputs))
+        return h3_error(H3_USAGE, "a keyframe of the conditioning file is still a picture; name the video autoencoder in the plan (\"decoders\"), or make the file "
+                                  "with bin/h3_keyframe --vae");
     H3_GOTO(h3_tensor_new(&latent, H3_F32, 4,
                           H3_SHAPE(inputs->channels, layout->args.frames, layout->args.height, layout->args.width)),
             done);

@@ -39,6 +39,7 @@ static h3_status key_json(cJSON *json, const h3_generation_record *record, const
     for (int32_t i = 0; record->bindings != NULL && i < record->bindings->library_count; i++)
         cJSON_AddItemToArray(libraries, cJSON_CreateString(record->bindings->libraries[i].sha256));
     cJSON_AddBoolToObject(json, "repeat", record->repeat);
+    if (record->decoders != NULL) cJSON_AddItemToObject(json, "decoders", cJSON_Duplicate(record->decoders, 1));
     cJSON *inputs = cJSON_AddArrayToObject(json, "inputs");
     for (size_t i = 0; i < run->inputs.count; i++) cJSON_AddItemToArray(inputs, cJSON_CreateString(run->inputs.items[i].sha256));
     H3_TRY(h3_fingerprint(&fingerprint, record->provider));
@@ -90,17 +91,22 @@ static void chunk_name(char out[32], int64_t step) { snprintf(out, 32, "steps-%0
 
 enum { PARTS = 4 };
 
-/* The parts of one flow in a chunk that ends at `step`: rows reached, and the velocities of the steps since the chunk before. */
-static void chunk_parts(h3_tensor part[PARTS], char name[PARTS][64], const h3_sampling *sampling, const h3_flow *flow,
-                        int64_t step)
+/* Steps of the chunk that ends at `step`: safe_steps, fewer at the end of a whole run. */
+static int64_t steps_of(const h3_sampling *sampling, int64_t step)
+{
+    return step % sampling->safe_steps != 0 ? step % sampling->safe_steps : sampling->safe_steps;
+}
+
+/* The parts of one flow in a chunk that ends at `step`: rows reached, and the velocities of the `taken` steps since the chunk before. */
+static void chunk_parts(h3_tensor part[PARTS], char name[PARTS][64], const h3_flow *flow, int64_t step, int64_t taken)
 {
     static const char *const names[PARTS] = {"video_rows", "audio_rows", "velocity.video", "velocity.audio"};
     const h3_tensor *source[PARTS] = {&flow->video, &flow->audio, &flow->velocity_video, &flow->velocity_audio};
     for (int i = 0; i < PARTS; i++) {
         snprintf(name[i], 64, "%s%lld.%s", flow->repeat ? "repeat" : "seed", (long long)flow->seed, names[i]);
         part[i] = *source[i];
-        if (i < 2) continue;
-        int64_t taken = sampling->safe_steps, size = source[i]->shape[1] * source[i]->shape[2];
+        if (i < 2 || flow->repeat) continue; /* a repeat keeps no velocities */
+        int64_t size = source[i]->shape[1] * source[i]->shape[2];
         part[i] = h3_tensor_view((float *)source[i]->data + (step - taken) * size, H3_F32, 3,
                                  H3_SHAPE(taken, source[i]->shape[1], source[i]->shape[2]));
     }
@@ -114,7 +120,7 @@ static h3_status add_chunk(h3_artifact_writer *writer, const h3_sampling *sampli
     for (size_t f = 0; f < sampling->flow_count; f++) {
         h3_tensor part[PARTS];
         char name[PARTS][64], digest[H3_SHA256_HEX];
-        chunk_parts(part, name, sampling, &sampling->flows[f], sampling->flows[f].repeat ? sampling->safe_steps : step);
+        chunk_parts(part, name, &sampling->flows[f], step, steps_of(sampling, step));
         for (int i = 0; i < part_count(&sampling->flows[f]); i++) H3_TRY(h3_artifact_add(writer, name[i], &part[i], digest));
     }
     return H3_OK;
@@ -203,8 +209,8 @@ static h3_status load_flow(h3_sampling *sampling, h3_flow *flow, const h3_artifa
 {
     h3_tensor part[PARTS];
     char name[PARTS][64];
-    int64_t taken = sampling->safe_steps;
-    chunk_parts(part, name, sampling, flow, flow->repeat ? taken : step);
+    int64_t taken = steps_of(sampling, step);
+    chunk_parts(part, name, flow, step, taken);
     for (int i = 0; i < part_count(flow); i++) H3_TRY(copy_part(&part[i], chunk, name[i]));
     flow->finished = step;
     if (!flow->repeat) return digest_steps(flow, step - taken, step);
@@ -239,10 +245,11 @@ static h3_status load_state(h3_resume *resume, h3_sampling *sampling, const cJSO
 {
     const cJSON *files, *file;
     int64_t reached, covered = 0;
-    H3_TRY(h3_json_integer(&reached, state, "step", 1, sampling->steps - 1, where, H3_INTEGRITY));
+    H3_TRY(h3_json_integer(&reached, state, "step", 1, sampling->steps, where, H3_INTEGRITY));
     H3_TRY(h3_json_array(&files, state, "files", where, H3_INTEGRITY));
     cJSON_ArrayForEach(file, files) {
-        covered += sampling->safe_steps;
+        if (covered >= reached) break;
+        covered = covered + sampling->safe_steps < sampling->steps ? covered + sampling->safe_steps : sampling->steps;
         if (covered > reached) break;
         H3_TRY(load_chunk(resume, sampling, file, covered, where));
         if (!cJSON_AddItemToArray(resume->files, cJSON_Duplicate(file, 1)))

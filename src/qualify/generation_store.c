@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 
 #include "base/json.h"
+#include "qualify/generation_media.h"
 #include "qualify/manifest.h"
 #include "store/artifact.h"
 #include "store/publish.h"
@@ -134,6 +135,10 @@ static h3_status conditioning_json(cJSON *report, const h3_generation *generatio
         H3_TRY(h3_digest(digest, inputs->condition[i].data, h3_tensor_bytes(&inputs->condition[i])));
         cJSON_AddItemToArray(latents, cJSON_CreateString(digest));
     }
+    if (inputs->canvas_sha256[0][0] == 0 && inputs->canvas_sha256[1][0] == 0) return H3_OK;
+    cJSON *canvases = cJSON_AddArrayToObject(json, "canvas"); /* of keyframes that were pictures: their RGB bytes as they were encoded */
+    for (int32_t i = 0; i < inputs->condition_count; i++)
+        cJSON_AddItemToArray(canvases, inputs->canvas_sha256[i][0] != 0 ? cJSON_CreateString(inputs->canvas_sha256[i]) : cJSON_CreateNull());
     return H3_OK;
 }
 
@@ -194,13 +199,48 @@ static h3_status identity_json(cJSON *report, const h3_generation_record *record
     return operators_json(report, record);
 }
 
+/* What the repeats ended with: the comparison's control of the reference against itself. */
+static h3_status repeat_rows_json(cJSON *list, const h3_sampling *sampling, const h3_flow *flow)
+{
+    h3_tensor rows[DATASETS];
+    char digest[H3_SHA256_HEX];
+    cJSON *json = cJSON_CreateObject();
+    if (!cJSON_AddItemToArray(list, json)) return h3_error(H3_ENVIRONMENT, "out of memory for the report of a generation");
+    datasets_of(rows, sampling, flow);
+    h3_json_add_integer(json, "seed", flow->seed);
+    for (int i = VIDEO_END; i <= AUDIO_END; i++) {
+        H3_TRY(h3_digest(digest, rows[i].data, h3_tensor_bytes(&rows[i])));
+        cJSON_AddStringToObject(json, dataset_names[i], digest);
+    }
+    return H3_OK;
+}
+
 /* How often each velocity digest was made again, and found equal. */
-static void repeat_json(cJSON *report, const h3_generation_record *record, const h3_sampling *sampling)
+static h3_status repeat_json(cJSON *report, const h3_generation_record *record, const h3_sampling *sampling)
 {
     cJSON *json = cJSON_AddObjectToObject(report, "repeat");
     cJSON_AddNumberToObject(json, "repeats", record->repeat ? 1 : 0);
     h3_json_add_integer(json, "equal_digests",
                         record->repeat ? (int64_t)record->generation->seed_count * sampling->steps * 2 : 0);
+    if (record->media == NULL || !record->repeat) return H3_OK;
+    cJSON *final = cJSON_AddArrayToObject(json, "final");
+    for (size_t i = record->generation->seed_count; i < sampling->flow_count; i++) H3_TRY(repeat_rows_json(final, sampling, &sampling->flows[i]));
+    return H3_OK;
+}
+
+/* A seed's pictures and sound: its facts go into the report, its files are outputs. */
+static h3_status add_media(cJSON *json, const h3_generation_record *record, size_t index, h3_run *run)
+{
+    const h3_seed_media *media;
+    char folder[96];
+    cJSON *facts;
+    if (record->media == NULL) return H3_OK;
+    media = &record->media->seeds[index];
+    h3_media_folder(folder, record->side, record->generation->seeds[index]);
+    H3_TRY(h3_media_facts_json(&facts, &media->facts, folder));
+    cJSON_AddItemToObject(json, "media", facts);
+    for (size_t i = 0; i < media->files.count; i++) H3_TRY(h3_run_output(run, media->files.items[i].path, media->files.items[i].size, media->files.items[i].sha256));
+    return H3_OK;
 }
 
 static h3_status fill_report(cJSON *report, const h3_generation_record *record, const h3_sampling *sampling, h3_run *run)
@@ -209,14 +249,17 @@ static h3_status fill_report(cJSON *report, const h3_generation_record *record, 
     layout_json(report, &sampling->inputs->layout);
     H3_TRY(sampling_json(report, record->generation, sampling));
     H3_TRY(conditioning_json(report, record->generation, sampling->inputs));
-    repeat_json(report, record, sampling);
+    if (record->decoders != NULL) cJSON_AddItemToObject(report, "decoders", cJSON_Duplicate(record->decoders, 1));
+    H3_TRY(repeat_json(report, record, sampling));
     cJSON *seeds = cJSON_AddArrayToObject(report, "seeds");
     for (size_t i = 0; i < record->generation->seed_count; i++) {
         seed_digests digests;
         char artifact[96];
         H3_TRY(publish_seed(record, sampling, &sampling->flows[i], run, digests));
         h3_generation_artifact_path(artifact, record->side, sampling->flows[i].seed);
-        cJSON_AddItemToArray(seeds, seed_json(sampling, &sampling->flows[i], artifact, digests));
+        cJSON *json = seed_json(sampling, &sampling->flows[i], artifact, digests);
+        cJSON_AddItemToArray(seeds, json);
+        H3_TRY(add_media(json, record, i, run));
     }
     return H3_OK;
 }
@@ -236,7 +279,8 @@ h3_status h3_generation_publish(const h3_generation_record *record, const h3_sam
     return status;
 }
 
-h3_status h3_generation_check_space(const h3_generation *generation, const h3_generation_inputs *inputs, const char *run_folder)
+h3_status h3_generation_check_space(const h3_generation *generation, const h3_generation_inputs *inputs, const h3_media_shape *shape,
+                                    const char *run_folder)
 {
     const h3_layout *layout = &inputs->layout;
     struct statvfs fs;
@@ -244,6 +288,7 @@ h3_status h3_generation_check_space(const h3_generation *generation, const h3_ge
     size_t row_bytes = (size_t)(layout->video_rows * inputs->video_row + layout->audio_rows * inputs->audio_row) * sizeof(float);
     /* Velocities and rows of a seed, once in its artifact and once in the state. */
     H3_TRY(h3_size_multiply(row_bytes, 2 * (evaluations + 16), &needed));
+    if (shape != NULL && __builtin_add_overflow(needed, h3_media_disk(shape), &needed)) needed = SIZE_MAX / H3_MAX_SEEDS;
     H3_TRY(h3_size_multiply(needed, generation->seed_count, &needed));
     if (statvfs(run_folder, &fs) != 0)
         return h3_error(H3_ENVIRONMENT, "%s: %s; choose another run folder", run_folder, strerror(errno));

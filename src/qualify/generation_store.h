@@ -18,6 +18,8 @@ typedef struct h3_generation_record {
     const h3_bindings *bindings;          /* NULL: the provider's own operators */
     const h3_operator *const *operators;  /* [H3_NODE_COUNT], those that ran */
     int repeat;
+    const cJSON *decoders;                /* h3_decoders_identity; NULL: generation ends with latents */
+    const struct h3_generation_media *media; /* all seeds done, for h3_generation_publish; NULL without decoders */
 } h3_generation_record;
 
 /* "generate-<side>.json" and "data/generate/<side>/seed<N>.h5", relative to the run. */
@@ -27,12 +29,14 @@ void h3_generation_artifact_path(char out[96], const char *side, int64_t seed);
 /*
  * Publishes the artifacts of all seeds, then the report, and declares them as outputs of `run`. Datasets of an artifact:
  * condition_rows (absent without keyframes), video_rows0, audio_rows0, velocity.video [steps,rows,row], velocity.audio,
- * video_rows, audio_rows; rows are target rows. The report holds no times and is the same for any number of ranks.
+ * video_rows, audio_rows; rows are target rows. With decoders the frames and the sound of every seed are outputs too, and the report has their hashes and
+ * who decoded them. The report holds no times and is the same for any number of ranks.
  */
 h3_status h3_generation_publish(const h3_generation_record *record, const h3_sampling *sampling, h3_run *run);
 
-/* H3_ENVIRONMENT unless the run's file system has room for the artifacts and the state. */
-h3_status h3_generation_check_space(const h3_generation *generation, const h3_generation_inputs *inputs, const char *run_folder);
+/* H3_ENVIRONMENT unless the run's file system has room for the artifacts, the state, and frames and sound (`shape`; NULL without decoders). */
+h3_status h3_generation_check_space(const h3_generation *generation, const h3_generation_inputs *inputs, const h3_media_shape *shape,
+                                    const char *run_folder);
 
 /* The contract as the run keeps it: written by the first stage, so that both sides of the generation and the comparison go by
  * the same. */
@@ -49,7 +53,8 @@ h3_status h3_generation_check_gate(const cJSON *gate, const h3_bindings *binding
 
 /*
  * The state of an unfinished generation, in data/generate/<side>/resume/: for every safe point one artifact with the velocities
- * since the one before and the rows reached, and state.json, written last, which lists them.
+ * since the one before and the rows reached, and state.json, written last, which lists them. Safe points are every safe_steps steps, and before decoding
+ * the last step. Then also a record of every seed whose media are done (generation_media.h).
  */
 typedef struct h3_resume {
     char folder[H3_PATH_MAX];

@@ -110,28 +110,32 @@ static h3_status read_pins(h3_plan *plan)
     return H3_OK;
 }
 
-/* Values of which this version knows one or two are written out in the plan, so that it says what it means. */
-static h3_status expect_word(const h3_plan *plan, const char *key, const char *const *words)
+/* Values of which this version knows a few are written out in the plan, so that it says what it means. `which` (or NULL): the word's number. */
+static h3_status expect_word(const h3_plan *plan, const char *key, const char *const *words, int *which)
 {
     const char *value;
+    char known[128] = "";
+    size_t used = 0;
     H3_TRY(h3_json_string(&value, plan->json, key, plan->path, H3_USAGE));
-    for (int i = 0; words[i] != NULL; i++)
+    for (int i = 0; words[i] != NULL; i++) {
+        if (which != NULL) *which = i;
         if (strcmp(words[i], value) == 0) return H3_OK;
-    return h3_error(H3_USAGE, "%s: %s is \"%s\"; use %s%s%s", plan->path, key, value, words[0], words[1] ? " or " : "", words[1] ? words[1] : "");
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i == 0 ? "" : " or ", words[i]);
+    }
+    return h3_error(H3_USAGE, "%s: %s is \"%s\"; use %s", plan->path, key, value, known);
 }
 
 static h3_status read_fields(h3_plan *plan)
 {
-    static const char *const keys[] = {"schema", "name", "about", "checkpoint", "layouts", "artifacts", "provider", "candidate", "generation", "acceptance", "pins", "preview", NULL};
+    static const char *const keys[] = {"schema", "name", "about", "checkpoint", "layouts", "artifacts", "provider", "candidate", "generation", "decoders", "acceptance", "pins", "preview", NULL};
     const char *name;
     H3_TRY(h3_json_only_keys(plan->json, keys, plan->path, H3_USAGE));
-    H3_TRY(expect_word(plan, "schema", (const char *const[]){"h3-plan-v1", NULL}));
+    H3_TRY(expect_word(plan, "schema", (const char *const[]){"h3-plan-v1", NULL}, NULL));
     H3_TRY(h3_json_string(&name, plan->json, "name", plan->path, H3_USAGE));
     if (!good_name(name)) return h3_error(H3_USAGE, "%s: name may hold letters, digits, - and _ (1 to 40)", plan->path);
     snprintf(plan->name, sizeof plan->name, "%s", name);
-    H3_TRY(expect_word(plan, "artifacts", (const char *const[]){"full", "recompute", NULL}));
-    plan->recompute = strcmp(cJSON_GetObjectItemCaseSensitive(plan->json, "artifacts")->valuestring, "recompute") == 0;
-    H3_TRY(expect_word(plan, "preview", (const char *const[]){"off", "if-available", NULL}));
+    H3_TRY(expect_word(plan, "artifacts", (const char *const[]){"full", "recompute", NULL}, &plan->recompute));
+    H3_TRY(expect_word(plan, "preview", (const char *const[]){"off", "if-available", "required", NULL}, &plan->preview));
     H3_TRY(h3_plan_read_checkpoint(plan));
     H3_TRY(read_layouts(plan));
     H3_TRY(h3_json_string(&plan->provider, plan->json, "provider", plan->path, H3_USAGE));
@@ -140,12 +144,14 @@ static h3_status read_fields(h3_plan *plan)
     H3_TRY(h3_bindings_check(plan->candidate, plan->path));
     if (cJSON_GetObjectItemCaseSensitive(plan->json, "generation") != NULL)
         H3_TRY(h3_json_object(&plan->generation, plan->json, "generation", plan->path, H3_USAGE));
+    if (cJSON_GetObjectItemCaseSensitive(plan->json, "decoders") != NULL)
+        H3_TRY(h3_json_object(&plan->decoders, plan->json, "decoders", plan->path, H3_USAGE));
     if (cJSON_GetObjectItemCaseSensitive(plan->json, "acceptance") != NULL)
         H3_TRY(h3_json_object(&plan->acceptance, plan->json, "acceptance", plan->path, H3_USAGE));
     return read_pins(plan);
 }
 
-/* A pinned manifest names the plan that made it, so what pins it must not be part of that name; nor is where a site keeps its checkpoint. */
+/* A pinned manifest names the plan that made it, so what pins it must not be part of that name; nor is where a site keeps its checkpoint and decoders. */
 static h3_status identify(h3_plan *plan)
 {
     char *text;
@@ -154,6 +160,8 @@ static h3_status identify(h3_plan *plan)
     cJSON_DeleteItemFromObjectCaseSensitive(copy, "pins");
     cJSON_DeleteItemFromObjectCaseSensitive(copy, "about");
     cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(copy, "checkpoint"), "folder");
+    cJSON *decoder;
+    cJSON_ArrayForEach(decoder, cJSON_GetObjectItemCaseSensitive(copy, "decoders")) cJSON_DeleteItemFromObjectCaseSensitive(decoder, "folder");
     h3_status status = h3_json_print(&text, copy);
     cJSON_Delete(copy);
     H3_TRY(status);

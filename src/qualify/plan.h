@@ -17,6 +17,9 @@ typedef struct h3_plan_layout {
     uint64_t input_seed;
 } h3_plan_layout;
 
+/* "preview": previews of the generated videos for people (bin/h3_preview), which no verdict depends on. */
+enum { H3_PREVIEW_OFF, H3_PREVIEW_IF_AVAILABLE, H3_PREVIEW_REQUIRED };
+
 typedef struct h3_plan {
     char path[H3_PATH_MAX];
     char *text; /* the file's bytes: stored in the run, hashed */
@@ -33,11 +36,14 @@ typedef struct h3_plan {
     h3_weights_pins checkpoint_pins;   /* what proves it */
     size_t layout_count;
     h3_plan_layout *layouts;
+    int preview;            /* H3_PREVIEW_* */
     int recompute;          /* "artifacts": only what runs a block again is stored whole, see h3_reference_run */
     const char *provider;   /* library */
     const cJSON *candidate; /* bindings */
     const cJSON *generation; /* NULL: no generation in this plan; read by h3_generation_read */
     const cJSON *acceptance; /* NULL: the contract's */
+    const cJSON *decoders;   /* NULL: generation ends with latents; read by h3_decoders_read */
+    char decoder_folder[H3_PATH_MAX]; /* "" or where decoders named as folders lie instead (--decoders) */
     char pinned_manifest[H3_PATH_MAX], pinned_thresholds[H3_PATH_MAX]; /* "" when not pinned */
 } h3_plan;
 
@@ -55,6 +61,9 @@ h3_status h3_plan_path(char out[H3_PATH_MAX], const h3_plan *plan, const char *p
 /* The checkpoint lies in `folder` (--checkpoint DIR) and not where the plan says. The plan's identity stays the same. H3_USAGE for a plan of
  * synthetic weights. */
 h3_status h3_plan_use_checkpoint(h3_plan *plan, const char *folder);
+/* The folders of the decoders lie in `folder` (--decoders DIR) under their last names. The plan's identity stays the same. H3_USAGE for a plan without such
+ * a folder. */
+h3_status h3_plan_use_decoders(h3_plan *plan, const char *folder);
 
 /* Opens the plan's weights; a checkpoint folder must be what the plan pins (h3_weights_open_pinned: `hash`, `watch`). */
 h3_status h3_plan_weights(const h3_plan *plan, int hash, const h3_watch *watch, h3_weights **out);

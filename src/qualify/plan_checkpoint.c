@@ -85,6 +85,15 @@ h3_status h3_plan_use_checkpoint(h3_plan *plan, const char *folder)
     return h3_path(plan->checkpoint, "%s", folder);
 }
 
+h3_status h3_plan_use_decoders(h3_plan *plan, const char *folder)
+{
+    const cJSON *decoder;
+    int folders = 0;
+    cJSON_ArrayForEach(decoder, plan->decoders) folders += cJSON_GetObjectItemCaseSensitive(decoder, "folder") != NULL;
+    if (folders == 0) return h3_error(H3_USAGE, "%s names no folder of a decoder; leave --decoders out, or name another plan", plan->path);
+    return h3_path(plan->decoder_folder, "%s", folder);
+}
+
 static h3_status need_folder(const h3_plan *plan)
 {
     struct stat info;

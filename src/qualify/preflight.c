@@ -181,6 +181,30 @@ static h3_status check_generation_memory(const h3_generation *generation, const 
     return check_memory("the plan's generation", bytes);
 }
 
+h3_status h3_preflight_media(const h3_media_shape *shape) { return check_memory("decoding the plan's generation", h3_media_memory(shape)); }
+
+/* Keyframes that are pictures need the encoder of the plan's video autoencoder. */
+static h3_status check_pictures(const h3_plan *plan, const h3_generation_inputs *inputs)
+{
+    const cJSON *decoders = cJSON_GetObjectItemCaseSensitive(plan->json, "decoders");
+    if (!h3_generation_has_pictures(inputs) || cJSON_GetObjectItemCaseSensitive(decoders, "video") != NULL) return H3_OK;
+    return h3_error(H3_USAGE, "%s: the conditioning file has a keyframe as a picture, and the plan names no video autoencoder; add \"decoders\", or make the file with "
+                              "bin/h3_keyframe --vae",
+                    plan->path);
+}
+
+/* Decoders are opened, so that one that is missing or does not fit is known before anything runs; their bytes are hashed when they are used. */
+static h3_status check_decoders(const h3_generation *generation, const h3_config *config)
+{
+    h3_decoder_weights weights;
+    h3_media_shape shape = {0};
+    if (!generation->decoders.present) return H3_OK;
+    h3_status status = h3_decoders_open(&weights, &generation->decoders);
+    if (status == H3_OK) status = h3_decoders_fit(&shape, &weights, config, &generation->layout);
+    h3_decoders_close(&weights);
+    return status == H3_OK ? h3_preflight_media(&shape) : status;
+}
+
 /* The files that generation will read are read now, hours before they are needed. */
 static h3_status check_generation(const h3_plan *plan, const h3_config *config)
 {
@@ -190,6 +214,8 @@ static h3_status check_generation(const h3_plan *plan, const h3_config *config)
     H3_TRY(h3_generation_read(&generation, plan));
     h3_status status = check_generation_memory(&generation, config);
     if (status == H3_OK) status = h3_generation_inputs_new(&inputs, &generation, config);
+    if (status == H3_OK) status = check_pictures(plan, &inputs);
+    if (status == H3_OK) status = check_decoders(&generation, config);
     h3_generation_inputs_free(&inputs);
     h3_generation_free(&generation);
     return status;
@@ -255,13 +281,33 @@ h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config)
     H3_TRY(reference_memory(plan, config, &bytes));
     H3_TRY(check_memory("this plan", bytes));
     H3_TRY(check_pins(plan));
+    H3_TRY(h3_preflight_preview(plan));
     return check_generation(plan, config);
+}
+
+/* What the frames and the sound of both sides will take. */
+static h3_status media_bytes(const h3_plan *plan, const h3_config *config, size_t *bytes)
+{
+    h3_generation generation;
+    h3_decoder_weights weights = {0};
+    h3_media_shape shape = {0};
+    *bytes = 0;
+    if (plan->decoders == NULL) return H3_OK;
+    H3_TRY(h3_generation_read(&generation, plan));
+    h3_status status = h3_decoders_open(&weights, &generation.decoders);
+    if (status == H3_OK) status = h3_decoders_fit(&shape, &weights, config, &generation.layout);
+    if (status == H3_OK) status = add_product(bytes, h3_media_disk(&shape), generation.seed_count, 2);
+    h3_decoders_close(&weights);
+    h3_generation_free(&generation);
+    return status;
 }
 
 h3_status h3_preflight_folder(const h3_plan *plan, const h3_config *config, const char *run_folder)
 {
-    size_t bytes;
+    size_t bytes, media;
     H3_TRY(h3_reference_bytes(plan, config, &bytes));
+    H3_TRY(media_bytes(plan, config, &media));
+    H3_TRY(add_product(&bytes, media, 1, 1));
     H3_TRY(check_writable(run_folder));
     return check_disk(run_folder, bytes);
 }

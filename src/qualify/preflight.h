@@ -2,18 +2,26 @@
 #ifndef H3_QUALIFY_PREFLIGHT_H
 #define H3_QUALIFY_PREFLIGHT_H
 
+#include "qualify/decoders.h"
 #include "qualify/plan.h"
 
 /*
  * Before the run folder is touched: memory against an estimate from the plan's shapes, the pinned manifest and thresholds, the
- * generation contract and the conditioning. Nothing large is allocated before it is known to fit. In one line: H3_ENVIRONMENT
+ * generation contract, the conditioning, and the decoders, which must open and fit the model. Nothing large is allocated before it is known to fit. In one line: H3_ENVIRONMENT
  * saying needed and found; H3_USAGE for the plan and the contract; H3_INTEGRITY for a pinned file or a conditioning that is not
  * what it should be.
  */
 h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config);
 
-/* In the run folder: write permission, and disk against the same estimate. H3_ENVIRONMENT. */
+/* The part of it for "preview": "required": the plan decodes pictures and sound, and h3_preview is there ($H3_BIN, or beside this program) and has its
+ * encoders. H3_USAGE for the plan, H3_ENVIRONMENT for the program. */
+h3_status h3_preflight_preview(const h3_plan *plan);
+
+/* In the run folder: write permission, and disk against the same estimate, frames and sound of both sides included. H3_ENVIRONMENT. */
 h3_status h3_preflight_folder(const h3_plan *plan, const h3_config *config, const char *run_folder);
+
+/* Memory for decoding one seed. H3_ENVIRONMENT. */
+h3_status h3_preflight_media(const h3_media_shape *shape);
 
 /* Bytes that the reference artifacts of a plan take. */
 h3_status h3_reference_bytes(const h3_plan *plan, const h3_config *config, size_t *bytes);

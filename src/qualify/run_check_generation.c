@@ -86,7 +86,10 @@ static h3_status check_report(h3_run_check *check, const h3_run_facts *facts, in
     if (stage == H3_STAGE_CANDIDATE) H3_TRY(check_libraries(report, facts->gate, path));
     H3_TRY(h3_json_array(&seeds, report, "seeds", path, H3_INTEGRITY));
     if (cJSON_GetArraySize(seeds) == 0) return h3_error(H3_INTEGRITY, "%s has no seed; run h3_generate again", path);
-    cJSON_ArrayForEach(seed, seeds) H3_TRY(check_seed(check, stage, seed, path));
+    cJSON_ArrayForEach(seed, seeds) {
+        H3_TRY(check_seed(check, stage, seed, path));
+        H3_TRY(h3_check_seed_media(check, stage, report, seed, path));
+    }
     return H3_OK;
 }
 
@@ -127,7 +130,7 @@ static int seed_holds(const cJSON *seed, double limit)
     return 1;
 }
 
-static h3_status check_figures(const cJSON *report, const char *verdict)
+static h3_status check_figures(const h3_run_check *check, const cJSON *report, const char *verdict)
 {
     const cJSON *limits, *seeds, *seed;
     double limit;
@@ -137,7 +140,9 @@ static h3_status check_figures(const cJSON *report, const char *verdict)
     H3_TRY(h3_json_array(&seeds, report, "seeds", "compare.json", H3_INTEGRITY));
     if (cJSON_GetArraySize(seeds) == 0) return disagrees("it has no seed");
     cJSON_ArrayForEach(seed, seeds) {
-        int holds = seed_holds(seed, limit);
+        int media_hold, holds = seed_holds(seed, limit);
+        H3_TRY(h3_check_compare_media(check, seed, limits, &media_hold));
+        holds = holds && media_hold;
         if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(seed, "ok")) != holds)
             return disagrees("a seed's verdict disagrees with its figures");
         all = all && holds;
@@ -157,7 +162,7 @@ h3_status h3_check_compare(h3_run_check *check)
     if (status == H3_OK && strcmp(plan, check->view.plan_sha256) != 0) status = disagrees("it was made by another plan");
     if (status == H3_OK && strcmp(verdict, check->view.stages[H3_STAGE_COMPARE].verdict) != 0)
         status = disagrees("its verdict is not the one in stage.json");
-    if (status == H3_OK) status = check_figures(report, verdict);
+    if (status == H3_OK) status = check_figures(check, report, verdict);
     cJSON_Delete(report);
     return status;
 }

@@ -23,6 +23,13 @@ h3_status h3_check_gate(h3_run_check *check, h3_run_facts *facts);
 h3_status h3_check_generation(h3_run_check *check, h3_run_facts *facts, int stage);
 h3_status h3_check_compare(h3_run_check *check);
 
+/* Frames and sound of one seed of a side's report; nothing for a plan without decoders. */
+h3_status h3_check_seed_media(h3_run_check *check, int stage, const cJSON *report, const cJSON *seed, const char *where);
+/* What compare.json says of one seed's pictures and sound; *holds: they are within their limits. */
+h3_status h3_check_compare_media(const h3_run_check *check, const cJSON *seed, const cJSON *limits, int *holds);
+/* Whether a field is anything but this number. */
+int h3_number_differs(const cJSON *object, const char *key, double value);
+
 /* Opens an artifact that a stage lists. */
 h3_status h3_check_open_artifact(h3_artifact *out, const h3_run_check *check, int stage, const char *path);
 

@@ -17,7 +17,8 @@ typedef struct h3_figure {
     char detail[600];
     double value, bound; /* NaN where there is no number */
     double provider;     /* the provider's own figure under the same bound; NaN when it is not known */
-    double used;         /* value / bound */
+    double used;         /* value / bound; where at least the bound is wanted, the share of the error that it leaves */
+    int at_least;        /* the bound is a least value, not a most */
 } h3_figure;
 
 typedef struct h3_report_data {
@@ -47,6 +48,10 @@ h3_status h3_report_junit(char **out, const h3_report_data *data);
 void h3_report_picture_nodes(h3_markup *out, const h3_report_data *data);
 void h3_report_picture_blocks(h3_markup *out, const h3_report_data *data);
 void h3_report_picture_steps(h3_markup *out, const h3_report_data *data);
+void h3_report_picture_frames(h3_markup *out, const h3_report_data *data);
+
+/* A figure of pictures or sound: {"value","identical","limit","ok"} under the name of a limit in the contract. */
+void h3_report_media_figure(h3_figure *out, const char *name, int64_t seed, const cJSON *judged);
 
 /* Fields of JSON that somebody else may have written: "" or NaN where there is none. */
 const char *h3_text_of(const cJSON *object, const char *key);

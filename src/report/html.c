@@ -86,7 +86,7 @@ static void decided(h3_markup *out, const h3_report_data *data)
     else h3_markup_element(out, "p", "name", f->words);
     if (!isnan(f->value) && !isnan(f->bound) && (f->value != 0.0 || f->bound != 0.0))
         h3_markup_add(out, "<div class=\"big\">%.4g <small>%s %.4g</small></div>", f->value,
-                      f->value <= f->bound ? "within" : "beyond", f->bound);
+                      f->at_least ? (f->value >= f->bound ? "at least" : "below") : f->value <= f->bound ? "within" : "beyond", f->bound);
     else if (f->name[0] != 0 && f->bound > 0.0)
         h3_markup_add(out, "<div class=\"big\">not a number <small>bound %.4g</small></div>", f->bound);
     else if (f->name[0] != 0)
@@ -166,6 +166,20 @@ static void candidate_rows(h3_markup *out, const h3_report_data *data)
     end_row(out);
 }
 
+/* What was decoded, by whom, and in which arithmetic. */
+static void decoders_row(h3_markup *out, const cJSON *side)
+{
+    const cJSON *decoders = h3_item_of(side, "decoders"), *video = h3_item_of(decoders, "video");
+    const cJSON *media = h3_item_of(cJSON_GetArrayItem(h3_item_of(side, "seeds"), 0), "media"), *frames = h3_item_of(media, "video"), *sound = h3_item_of(media, "audio");
+    if (decoders == NULL) return;
+    row(out, "decoded");
+    h3_markup_add(out, "%lld frames of %lldx%lld, %.3g s of sound; ", (long long)h3_count_of(frames, "frames"), (long long)h3_count_of(frames, "width"),
+                  (long long)h3_count_of(frames, "height"), (double)h3_count_of(sound, "samples") / (double)h3_count_of(sound, "rate"));
+    h3_markup_text(out, strcmp(h3_text_of(video, "kind"), "synthetic") == 0 ? "synthetic decoders" : "decoders from files");
+    h3_markup_add(out, ", video in %s, sound in FP32", strcmp(h3_text_of(video, "profile"), "half") == 0 ? "half precision" : "FP32");
+    end_row(out);
+}
+
 static void generation_row(h3_markup *out, const h3_report_data *data)
 {
     const cJSON *side = data->candidate != NULL ? data->candidate : data->provider, *seed;
@@ -175,6 +189,7 @@ static void generation_row(h3_markup *out, const h3_report_data *data)
     cJSON_ArrayForEach(seed, h3_item_of(side, "seeds")) h3_markup_add(out, " %lld", (long long)h3_count_of(seed, "seed"));
     h3_markup_add(out, ", %lld evaluations each", (long long)h3_count_of(h3_item_of(side, "sampling"), "evaluations"));
     end_row(out);
+    decoders_row(out, side);
 }
 
 static void qualified(h3_markup *out, const h3_report_data *data)
@@ -232,6 +247,11 @@ static void pictures(h3_markup *out, const h3_report_data *data)
                       "Distance of the candidate&#39;s velocities from the provider&#39;s while both sample the same seeds. "
                       "Reported; the limit is on the final latents.");
         h3_report_picture_steps(out, data);
+    }
+    if (h3_item_of(data->compare, "worst_media") != NULL) {
+        h3_markup_add(out, "<h2>Frame by frame</h2><p class=\"note\">%s</p>",
+                      "How far the candidate&#39;s pictures are from the provider&#39;s, both decoded by the same decoder from their own latents.");
+        h3_report_picture_frames(out, data);
     }
 }
 

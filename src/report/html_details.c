@@ -264,6 +264,44 @@ static void comparison_rows(h3_markup *out, const cJSON *seed, const char *modal
     h3_markup_add(out, "</td><td class=\"r\">%lld</td></tr>", (long long)h3_count_of(velocity, "worst_step"));
 }
 
+/* Every limit on pictures and sound, seed by seed; what is merely measured below. */
+static void media(h3_markup *out, const h3_report_data *data)
+{
+    const cJSON *seed, *judged, *figure;
+    int failed = 0;
+    if (h3_item_of(data->compare, "worst_media") == NULL) return;
+    cJSON_ArrayForEach(judged, h3_item_of(data->compare, "worst_media")) failed |= !cJSON_IsTrue(h3_item_of(judged, "ok"));
+    h3_markup_add(out, "<details%s><summary>Pictures and sound, seed by seed</summary><p class=\"note\">%s</p><div class=\"wide\"><table><tr><th>seed<th>figure<th "
+                       "class=\"r\">value<th class=\"r\">limit<th class=\"r\">margin</tr>", failed ? " open" : "",
+                  "The decoders are the same on both sides. Sound is judged apart from pictures. The reference beside itself shows no difference, which is checked.");
+    cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
+        cJSON_ArrayForEach(judged, h3_item_of(h3_item_of(seed, "media"), "judged")) {
+            h3_figure f;
+            h3_report_media_figure(&f, judged->string, h3_count_of(seed, "seed"), judged);
+            h3_markup_add(out, "<tr%s><td>%lld</td>", cJSON_IsTrue(h3_item_of(judged, "ok")) ? "" : " class=\"f\"", (long long)h3_count_of(seed, "seed"));
+            h3_markup_element(out, "td", "m", judged->string);
+            h3_markup_add(out, "<td class=\"r\">");
+            if (cJSON_IsTrue(h3_item_of(judged, "identical"))) h3_markup_add(out, "identical");
+            else h3_markup_number(out, f.value);
+            h3_markup_add(out, "</td><td class=\"r\">at %s %.4g</td>", f.at_least ? "least" : "most", f.bound);
+            number_cell(out, h3_number_of(judged, "margin"));
+            h3_markup_add(out, "</tr>");
+        }
+    }
+    close_details(out);
+    open_details(out, "Pictures and sound: the worst of every figure", NULL);
+    h3_markup_add(out, "<table><tr><th>figure<th class=\"r\">value<th>seed</tr>");
+    cJSON_ArrayForEach(figure, h3_item_of(data->compare, "worst_figures")) {
+        h3_markup_add(out, "<tr>");
+        h3_markup_element(out, "td", "m", figure->string);
+        h3_markup_add(out, "<td class=\"r\">");
+        if (cJSON_IsTrue(h3_item_of(figure, "identical"))) h3_markup_add(out, "identical");
+        else h3_markup_number(out, h3_number_of(figure, "value"));
+        h3_markup_add(out, "</td><td>%lld</td></tr>", (long long)h3_count_of(figure, "seed"));
+    }
+    close_details(out);
+}
+
 static void overrides(h3_markup *out, const h3_report_data *data)
 {
     const cJSON *list = h3_item_of(data->candidate != NULL ? data->candidate : data->provider, "overrides"), *item;
@@ -313,6 +351,7 @@ void h3_report_details(h3_markup *out, const h3_report_data *data)
     closest(out, data);
     nodes(out, data);
     comparison(out, data);
+    media(out, data);
     overrides(out, data);
     drifts(out, data);
     operators(out, data);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/grouped.h"
+#include "qualify/contract.h"
 #include "report/data.h"
 
 /* --- figures ------------------------------------------------------------------------------------------------------ */
@@ -108,9 +109,65 @@ static void latent_figure(h3_figure *out, const cJSON *seed, const char *modalit
     set_numbers(out, h3_number_of(latent, "error"), h3_number_of(latent, "limit"), NAN);
 }
 
+static const char *limit_words(const char *name)
+{
+    static const char *const words[][2] = {{"psnr_global_db", "peak signal-to-noise ratio of the pictures (dB)"},
+                                           {"ssim_mean", "structural similarity of the pictures"},
+                                           {"audio_snr_db", "signal-to-noise ratio of the sound (dB)"},
+                                           {"audio_lsd_db", "log-spectral distance of the sound (dB)"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(words[i][0], name) == 0) return words[i][1];
+    return name;
+}
+
+/* Of a figure that must be at least its limit: how much of the error that the limit leaves is used. Decibels by amplitude; similarity by what is missing to 1. */
+static double share_of_error(double value, double limit, int is_similarity)
+{
+    if (!is_similarity) return pow(10.0, (limit - value) / 20.0);
+    return limit < 1.0 ? (1.0 - value) / (1.0 - limit) : NAN;
+}
+
+void h3_report_media_figure(h3_figure *out, const char *name, int64_t seed, const cJSON *judged)
+{
+    double value = h3_number_of(judged, "value"), limit = h3_number_of(judged, "limit");
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "compare.seed%lld.%.60s", (long long)seed, name);
+    snprintf(out->words, sizeof out->words, "%.120s of seed %lld", limit_words(name), (long long)seed);
+    set_numbers(out, value, limit, NAN);
+    for (int i = 0; i < H3_LIMIT_COUNT; i++) out->at_least |= h3_limits[i].at_least && strcmp(h3_limits[i].name, name) == 0;
+    if (out->at_least) out->used = share_of_error(value, limit, strcmp(name, h3_limits[H3_LIMIT_SSIM_MEAN].name) == 0);
+}
+
+/* What failed of pictures and sound, the farthest beyond its limit; a figure that is no number is the worst. 0 when all hold. */
+static int failing_media(h3_figure *out, const cJSON *compare)
+{
+    const cJSON *judged;
+    int found = 0;
+    cJSON_ArrayForEach(judged, h3_item_of(compare, "worst_media")) {
+        h3_figure figure;
+        if (cJSON_IsTrue(h3_item_of(judged, "ok"))) continue;
+        h3_report_media_figure(&figure, judged->string, h3_count_of(judged, "seed"), judged);
+        if (!found || isnan(figure.used) || figure.used > out->used) *out = figure;
+        found = 1;
+    }
+    return found;
+}
+
+static void offer_media(h3_report_data *data)
+{
+    const cJSON *judged;
+    cJSON_ArrayForEach(judged, h3_item_of(data->compare, "worst_media")) {
+        h3_figure figure;
+        if (cJSON_IsTrue(h3_item_of(judged, "identical"))) continue;
+        h3_report_media_figure(&figure, judged->string, h3_count_of(judged, "seed"), judged);
+        offer(data, &figure);
+    }
+}
+
 static void offer_compare(h3_report_data *data)
 {
     const cJSON *seed;
+    offer_media(data);
     cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
         h3_figure figure;
         latent_figure(&figure, seed, "video");
@@ -152,10 +209,11 @@ static void decide_by_gate(h3_report_data *data)
     find_failed_provider(data, &data->decided);
 }
 
-/* The worst seed's worse modality; a figure that is no number is the worst. */
+/* The worst seed's worse modality; a figure that is no number is the worst. Pictures and sound when the latents hold. */
 static void decide_by_compare(h3_report_data *data)
 {
     const cJSON *worst = h3_item_of(data->compare, "worst"), *seed;
+    if (h3_number_of(worst, "margin") >= 0.0 && failing_media(&data->decided, data->compare)) return;
     cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
         if (h3_count_of(seed, "seed") != h3_count_of(worst, "seed")) continue;
         latent_figure(&data->decided, seed, strcmp(h3_text_of(worst, "modality"), "audio") == 0 ? "audio" : "video");
@@ -184,10 +242,12 @@ static int any(const h3_report_data *data, int usable)
 static void say_valid(h3_report_data *data)
 {
     const cJSON *counts = h3_item_of(data->gate, "counts");
-    char checks[H3_GROUPED_SIZE], bounds[H3_GROUPED_SIZE], generation[160] = "";
+    char checks[H3_GROUPED_SIZE], bounds[H3_GROUPED_SIZE], generation[240] = "";
     double worst = h3_number_of(h3_item_of(data->compare, "worst"), "latent_error");
+    int judged = cJSON_GetArraySize(h3_item_of(data->compare, "worst_media"));
     if (data->compare != NULL)
-        snprintf(generation, sizeof generation, ", and what it generates ends within %.2g of the provider's latents", worst);
+        snprintf(generation, sizeof generation, ", and what it generates ends within %.2g of the provider's latents%s", worst,
+                 judged > 0 ? "; its pictures and its sound hold every limit of the contract" : "");
     snprintf(data->sentence, sizeof data->sentence,
              "The candidate computes this model: all %s checks and all %s frozen bounds hold%s.",
              h3_grouped(checks, h3_count_of(counts, "checks")), h3_grouped(bounds, h3_count_of(counts, "bounds")), generation);
@@ -198,7 +258,8 @@ static void say_invalid(h3_report_data *data)
     const char *node = h3_text_of(data->gate, "first_failure");
     const h3_figure *f = &data->decided;
     if (!gate_is(data, "INVALID"))
-        snprintf(data->sentence, sizeof data->sentence, "The candidate is not qualified: the %s is beyond its limit.", f->words);
+        snprintf(data->sentence, sizeof data->sentence, "The candidate is not qualified: the %s is %s its limit.", f->words,
+                 f->at_least ? "below" : "beyond");
     else if (node[0] != 0)
         snprintf(data->sentence, sizeof data->sentence,
                  "The candidate is not qualified: %.60s is the first node that fails (%s).", node, f->words);

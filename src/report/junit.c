@@ -145,6 +145,20 @@ static void bounds(junit *out, const h3_report_data *data)
     end_suite(out, &suite, "full model, frozen bounds");
 }
 
+/* Identical pictures or sounds hold every limit; a figure that is missing holds none. */
+static void media_cases(test_suite *suite, const cJSON *seed)
+{
+    const cJSON *judged;
+    cJSON_ArrayForEach(judged, h3_item_of(h3_item_of(seed, "media"), "judged")) {
+        h3_figure f;
+        char message[120];
+        h3_report_media_figure(&f, judged->string, h3_count_of(seed, "seed"), judged);
+        int holds = f.at_least ? f.value >= f.bound || cJSON_IsTrue(h3_item_of(judged, "identical")) : f.value <= f.bound;
+        snprintf(message, sizeof message, "%.6g is not at %s %.6g", f.value, f.at_least ? "least" : "most", f.bound);
+        add_case(suite, "compare", f.name + strlen("compare."), holds ? CASE_PASSED : CASE_FAILED, message);
+    }
+}
+
 static void comparison(junit *out, const h3_report_data *data)
 {
     static const char *const modalities[] = {"video", "audio"};
@@ -157,6 +171,7 @@ static void comparison(junit *out, const h3_report_data *data)
             snprintf(name, sizeof name, "seed%lld.%s.latent_error", (long long)h3_count_of(seed, "seed"), modalities[i]);
             add_figure(&suite, "compare", name, h3_number_of(latent, "error"), h3_number_of(latent, "limit"));
         }
+        media_cases(&suite, seed);
     }
     end_suite(out, &suite, "compare");
 }

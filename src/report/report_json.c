@@ -30,6 +30,7 @@ static cJSON *figure_json(const h3_figure *figure)
     cJSON_AddNumberToObject(json, "bound", figure->bound);
     cJSON_AddNumberToObject(json, "provider", figure->provider);
     cJSON_AddNumberToObject(json, "used", figure->used);
+    if (figure->at_least) cJSON_AddBoolToObject(json, "at_least", 1);
     if (figure->detail[0] != 0) cJSON_AddStringToObject(json, "detail", figure->detail);
     return json;
 }
@@ -87,6 +88,7 @@ static cJSON *generation_json(const h3_report_data *data)
     add_copy(json, "contract_sha256", h3_item_of(side, "contract_sha256"));
     add_copy(json, "overrides", h3_item_of(side, "overrides"));
     add_copy(json, "provider_repeat", h3_item_of(data->provider, "repeat"));
+    if (h3_item_of(side, "decoders") != NULL) add_copy(json, "decoders", h3_item_of(side, "decoders"));
     return json;
 }
 
@@ -220,6 +222,9 @@ static cJSON *comparison_json(const h3_report_data *data)
     if (data->compare == NULL) return cJSON_CreateNull();
     cJSON *json = cJSON_CreateObject();
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) add_copy(json, keys[i], h3_item_of(data->compare, keys[i]));
+    if (h3_item_of(data->compare, "worst_media") == NULL) return json;
+    add_copy(json, "worst_media", h3_item_of(data->compare, "worst_media"));
+    add_copy(json, "worst_figures", h3_item_of(data->compare, "worst_figures"));
     return json;
 }
 

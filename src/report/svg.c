@@ -322,3 +322,59 @@ void h3_report_picture_steps(h3_markup *out, const h3_report_data *data)
     h3_markup_add(out, "</svg>\n");
     free(memory);
 }
+
+/* --- frames ------------------------------------------------------------------------------------------------------- */
+
+/* Root mean squared error in codes, from the PSNR (null: no difference), or 1 - SSIM. */
+static int64_t frame_series(const cJSON *seed, const char *key_name, double *values)
+{
+    const cJSON *item, *video = h3_item_of(h3_item_of(seed, "media"), "video");
+    int is_psnr = strcmp(key_name, "psnr") == 0;
+    int64_t count = 0;
+    cJSON_ArrayForEach(item, h3_item_of(video, key_name)) {
+        if (count == MOST_STEPS) break;
+        double value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+        values[count++] = !is_psnr ? 1.0 - value : isnan(value) ? 0.0 : 255.0 * pow(10.0, -value / 20.0);
+    }
+    return count;
+}
+
+static void frame_panel(h3_markup *out, const h3_report_data *data, double left, const char *key_name, const char *title, double *memory)
+{
+    plot p = {left, 40, 400, 190, 0, 0, 0};
+    const cJSON *seed;
+    size_t i = 0;
+    cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
+        int64_t count = frame_series(seed, key_name, memory);
+        raise_to(&p.y_high, memory, count);
+        if ((double)(count - 1) > p.x_high) p.x_high = (double)(count - 1);
+    }
+    p.y_high *= 1.08;
+    frame(out, &p, title, "frame");
+    cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
+        int64_t count = frame_series(seed, key_name, memory);
+        curve(out, &p, memory, count, palette[i++ % COLOURS], 0);
+    }
+}
+
+void h3_report_picture_frames(h3_markup *out, const h3_report_data *data)
+{
+    const cJSON *seed;
+    size_t i = 0;
+    double *memory = malloc(MOST_STEPS * sizeof *memory);
+    if (memory == NULL) {
+        out->failed = 1;
+        return;
+    }
+    open_svg(out, 960, 296, "Differences of the pictures, frame by frame");
+    frame_panel(out, data, 60, "psnr", "root mean squared difference (codes of 255)", memory);
+    frame_panel(out, data, 540, "ssim_frames", "1 - structural similarity", memory);
+    cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
+        char text[60];
+        snprintf(text, sizeof text, "seed %lld", (long long)h3_count_of(seed, "seed"));
+        if (i < COLOURS) key(out, 60 + 130 * (double)i, 286, palette[i], 0, text);
+        i++;
+    }
+    h3_markup_add(out, "</svg>\n");
+    free(memory);
+}

@@ -103,7 +103,7 @@ check 'and builds nothing' [ ! -e bin/h3_say ]
 # --- a first build, and nothing the second time ---
 out=$(make all -j2 2>&1)
 is 'make all passes' "$?" 0
-for dependency in compiler MPI HDF5 cJSON OpenSSL OpenBLAS cmocka CUDA NCCL Slurm; do
+for dependency in compiler MPI HDF5 cJSON OpenSSL OpenBLAS cmocka FFmpeg CUDA NCCL Slurm; do
     like "it says where $dependency is" "$out" "^config +$dependency +([0-9.]+|found|missing) +.+"
 done
 unlike 'there are no warnings' "$out" 'warning'
@@ -274,6 +274,20 @@ printf '#!/bin/bash\n[ "$1" = -n ] && shift\nexec "$@"\n' >"$work/fake/sudo"
 rm "$FAKE/installed" "$FAKE/calls"
 out=$(FAKE_ID=1000 fake_deps)
 like 'through sudo too' "$? $(cat "$FAKE/calls")" 'install -y --no-install-recommends libcjson-dev zstd$'
+
+
+# FFmpeg: installed when that is possible, and no reason to fail when it is not
+rm -f "$FAKE/installed" "$FAKE/calls"
+sed -i 's/zstd|libcjson-dev/ffmpeg|libswscale-dev/' "$work/fake/dpkg-query"
+out=$(fake_deps --previews)
+like 'deps --previews installs what is missing of FFmpeg' "$? $(cat "$FAKE/calls")" 'install -y --no-install-recommends ffmpeg libswscale-dev$'
+rm -f "$FAKE/installed"
+touch "$FAKE/broken"
+like 'where that fails there are no previews, and nothing else is lost' "$(fake_deps --previews && echo passed)" '^deps     no previews: could not install them'
+is 'it passes' "$(fake_deps --previews >/dev/null && echo passed)" passed
+rm "$FAKE/broken"
+printf '#!/bin/bash\nexit 1\n' >"$work/fake/sudo"
+is 'without rights too' "$(FAKE_ID=1000 FFMPEG_HOME=/nowhere fake_deps --previews >/dev/null && echo passed)" passed
 
 cd "$here" || exit 1
 tap_end

@@ -49,7 +49,9 @@ usage() { # usage PATTERN PROGRAM ARGUMENT...
     shift 2
     start "$program $*" 2 "$pattern" "$work/none" "$H3_BIN/$program" "$@"
 }
-for program in $stages h3_verify h3_report; do
+small='h3_sheet h3_keyframe'
+[ ! -x "$H3_BIN/h3_preview" ] || small+=' h3_preview'
+for program in $stages h3_verify h3_report $small; do
     for option in --help --version; do
         out=$("$H3_BIN/$program" $option 2>"$work/err")
         is "$program $option: exit 0, nothing on stderr" "$? $(cat "$work/err")" '0 '
@@ -135,7 +137,8 @@ plan 'an integer beyond exactness' 2 'too large to be exact' 's/"input_seed": 7/
 plan 'a long number' 2 'a number is too long' "s/\"input_seed\": 7/\"input_seed\": $(printf '7%.0s' {1..500})/"
 plan 'another schema' 2 'schema is "h3-plan-v2"' 's/h3-plan-v1/h3-plan-v2/'
 plan 'another policy' 2 'artifacts is "some"' 's/"artifacts": "full"/"artifacts": "some"/'
-plan 'another preview' 2 'preview is "on"' 's/"preview": "off"/"preview": "on"/'
+plan 'another preview' 2 'preview is "on"; use off or if-available or required' 's/"preview": "off"/"preview": "on"/'
+plan 'a preview of nothing' 2 'nothing is decoded' 's/"preview": "off"/"preview": "required"/'
 for name in a/b .. ../s48 '' 'a b' "$(printf 'x%.0s' {1..41})"; do
     plan "a layout named \"$name\"" 2 'a layout name may hold letters' "s#\"name\": \"s48\"#\"name\": \"$name\"#"
 done
@@ -354,7 +357,7 @@ conditioning() { # conditioning NAME PATTERN HEADER BYTES
     # shellcheck disable=SC2059
     { printf "$(printf '\\x%02x\\x%02x' $((${#3} % 256)) $((${#3} / 256)))\\0\\0\\0\\0\\0\\0%s" "$3"; printf "%$4s" '' | tr ' ' "${5:-?}"; } >"$path"
     hash=$(sha256sum <"$path")
-    plan "conditioning: $1" 3 "$2" '/"conditioning"/,/^  \}/c\  "conditioning": {"file": "'"$(basename "$path")"'", "sha256": "'"${6:-${hash:0:64}}"'"}'
+    plan "conditioning: $1" "${want:-3}" "$2" '/"conditioning"/,/^  \}/c\  "conditioning": {"file": "'"$(basename "$path")"'", "sha256": "'"${6:-${hash:0:64}}"'"}'
 }
 text='"text":{"dtype":"BF16","shape":[5,8],"data_offsets":[384,464]}' frame='"condition.0":{"dtype":"F32","shape":[1,4,1,4,6],"data_offsets":[0,384]}'
 conditioning 'another hash' 'SHA-256 differs' "{$frame,$text}" 464 '?' "$(printf '0%.0s' {1..64})"
@@ -363,6 +366,11 @@ conditioning 'no keyframe' 'condition.0 is missing' '{"text":{"dtype":"BF16","sh
 conditioning 'text of another type' 'text has dtype' "{$frame,\"text\":{\"dtype\":\"F32\",\"shape\":[5,4],\"data_offsets\":[384,464]}}" 464
 conditioning 'text of another shape' 'text has another shape' "{$frame,\"text\":{\"dtype\":\"BF16\",\"shape\":[8,5],\"data_offsets\":[384,464]}}" 464
 conditioning 'a tensor too many' 'holds 3 tensors' "{$frame,$text,\"more\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[464,466]}}" 466
+image='"image.0":{"dtype":"U8","shape":[16,8,3],"data_offsets":[0,384]}'
+conditioning 'both latents and a picture' 'holds both condition.0 and image.0' "{$frame,${image/0,384/384,768},${text/384,464/768,848}}" 848
+conditioning 'a picture of four colours' 'image.0 is no picture' "{${image/16,8,3/12,8,4},$text}" 464
+conditioning 'a picture of floats' 'image.0 is no picture' "{\"image.0\":{\"dtype\":\"F32\",\"shape\":[4,8,3],\"data_offsets\":[0,384]},$text}" 464
+want=2 conditioning 'a picture, and no encoder for it' 'names no video autoencoder' "{$image,$text}" 464
 conditioning 'values that are not finite' 'not finite' "{$frame,$text}" 464 '\377'
 judge
 

@@ -3,6 +3,7 @@
 #   clean_candidate FOLDER        puts operator libraries that the gate accepts into H3_LIB: as built, or, from a tree with
 #                                 uncommitted changes, the candidate built again in FOLDER without that mark
 #   small_plan FOLDER [LIBRARY]   FOLDER/plan.json with its contract: eight blocks of nano's dimensions, two layouts, four points
+#   media_plan FOLDER             the same with small decoders: 22 frames of 24x16 pixels in two tiles, 0.925 s of sound
 #   stage RANKS STAGE RUN [OPTION...]   one stage of PLAN; its exit code, its output in RUN.log
 #   chain RANKS RUN               the six stages, the first that fails ends it
 #   digests RUN                   SHA-256 and name of every file of the run that must not depend on time, place or number of ranks
@@ -46,6 +47,28 @@ small_plan() {
 PLAN
 }
 
+media_plan() {
+    local video audio
+    video='"in_channels": 3, "out_channels": 3, "latent_channels": 4, "block_out_channels": [16, 32], "layers_per_block": 1,
+  "spatial_downsample_factors": [2, 2], "temporal_downsample_factors": [2, 2], "norm_num_groups": 8, "decoder_num_layers": 2,
+  "decoder_num_attention_heads": 2, "decoder_attention_head_dim": 16, "decoder_num_register_tokens": 2, "decoder_ffn_mult": 2,
+  "clip_length": 17, "token_drop": 3, "latents_mean": [0.25, -0.5, 0.125, 0.0], "latents_std": [1.5, 1.25, 0.75, 1.0]'
+    audio='"encoder_dim": 4, "encoder_rates": [2, 4, 4, 5, 5], "latent_dim": 8, "latent_channels": 6, "num_attention_heads": 2,
+  "decoder_dim": 32, "decoder_rates": [5, 5, 4, 4, 2], "decoder_kernel_sizes": [9, 9, 8, 8, 4], "resblock_kernel_sizes": [3],
+  "resblock_dilation_sizes": [[1]], "sampling_rate": 32000, "latents_mean": [0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
+  "latents_std": [0.5, 0.5, 0.5, 0.5, 0.5, 0.5]'
+    small_plan "$@" || return
+    sed -i -e '/^  "layout"/s/"audio": 9/"audio": 37/' -e 's/"name": "small"/"name": "media"/' -e '/^ "preview"/d' "$1/plan.json"
+    sed -i '$d' "$1/plan.json" # its last line comes again
+    cat >>"$1/plan.json" <<PLAN
+  "points": 4, "seeds": [42, 43, 44], "conditioning": {"synthetic": {"seed": 7}}},
+ "decoders": {
+  "video": {"synthetic": {"seed": 0, "config": {$video}}, "tiling": {"tile": 16, "overlap": 8}},
+  "audio": {"synthetic": {"seed": 0, "config": {$audio}}}},
+ "preview": "off"}
+PLAN
+}
+
 stage() {
     local ranks=$1 stage=$2 run=$3 program side=()
     shift 3
@@ -70,9 +93,10 @@ chain() {
     done
 }
 
-# Host, user, job and times are in site.json, outside all hashes; the history and the logs are the site's too.
+# Host, user, job and times are in site.json, outside all hashes; the history and the logs are the site's too, and previews are
+# for people.
 digests() {
-    (cd "$1" && find . -type f ! -name site.json ! -name .lock ! -path './logs/*' -print0 | LC_ALL=C sort -z |
+    (cd "$1" && find . -type f ! -name site.json ! -name .lock ! -path './logs/*' ! -path './previews/*' -print0 | LC_ALL=C sort -z |
         xargs -0 -r sha256sum)
 }
 

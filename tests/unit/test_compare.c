@@ -278,6 +278,38 @@ static void unequal_reports_are_not(void **state)
     }
 }
 
+/* Decoders and, for both seeds, what they made. */
+static cJSON *decoded_report(const char *profile, int64_t rate, int64_t frames)
+{
+    cJSON *report = report_of(0, 0), *seed;
+    cJSON_AddStringToObject(cJSON_AddObjectToObject(report, "decoders"), "profile", profile);
+    cJSON_ArrayForEach(seed, cJSON_GetObjectItem(report, "seeds"))
+    {
+        const h3_media_facts facts = {.shape = {frames, 16, 24, 2, 29600, rate}, .rgb_sha256 = "of this side", .sound_sha256 = "of this side too"};
+        cJSON *json;
+        assert_good(h3_media_facts_json(&json, &facts, "somewhere"));
+        cJSON_AddItemToObject(seed, "media", json);
+    }
+    return report;
+}
+
+static void other_decoders_or_formats_are_not_comparable(void **state)
+{
+    cJSON *provider = decoded_report("half", 32000, 22), *candidate = decoded_report("half", 32000, 22);
+    (void)state;
+    /* what was decoded may differ, and where it lies */
+    cJSON *media = cJSON_GetObjectItem(cJSON_GetArrayItem(cJSON_GetObjectItem(candidate, "seeds"), 1), "media");
+    cJSON_ReplaceItemInObject(media, "folder", cJSON_CreateString("elsewhere"));
+    cJSON_ReplaceItemInObject(cJSON_GetObjectItem(media, "video"), "sha256", cJSON_CreateString("another"));
+    assert_good(h3_compare_reports(provider, candidate));
+    cJSON_DeleteItemFromObject(media, "video");
+    expect_refused(provider, candidate, H3_INTEGRITY, "candidate has no seed 43 media.video.frames");
+    expect_refused(decoded_report("half", 32000, 22), decoded_report("fp32", 32000, 22), H3_INTEGRITY, "differ in decoders.profile");
+    expect_refused(decoded_report("half", 32000, 22), report_of(0, 0), H3_INTEGRITY, "candidate has no decoders");
+    expect_refused(decoded_report("half", 32000, 22), decoded_report("half", 44100, 22), H3_INTEGRITY, "differ in seed 42 media.audio.rate");
+    expect_refused(decoded_report("half", 32000, 22), decoded_report("half", 32000, 39), H3_INTEGRITY, "differ in seed 42 media.video.frames");
+}
+
 static void other_seeds_are_not_comparable(void **state)
 {
     cJSON *fewer = report_of(0, 0), *other = report_of(0, 0), *none = report_of(0, 0), *empty = report_of(0, 0),
@@ -369,6 +401,7 @@ int main(void)
         cmocka_unit_test(other_shapes_are_not_compared),
         cmocka_unit_test(equal_reports_are_comparable),
         cmocka_unit_test(unequal_reports_are_not),
+        cmocka_unit_test(other_decoders_or_formats_are_not_comparable),
         cmocka_unit_test(other_seeds_are_not_comparable),
         cmocka_unit_test(an_artifact_must_be_the_reports),
         cmocka_unit_test(the_worst_seed_comes_first),

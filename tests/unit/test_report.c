@@ -234,6 +234,66 @@ static void a_failed_comparison_is_invalid(void **state)
     assert_has(H3_REPORT_JUNIT, "name=\"seed42.audio.latent_error\"><failure message=\"");
 }
 
+/* Latents that hold, a picture that holds, and a sound of `snr` (JSON) that does or does not. */
+static void decoded_comparison(const char *verdict, const char *snr, const char *ok, const char *identical)
+{
+    static const char figures[] = "\"psnr_global_db\": {%s\"value\": 54, \"identical\": false, \"limit\": 34, \"margin\": 20, \"ok\": true}, "
+                                  "\"ssim_mean\": {%s\"value\": 0.985, \"identical\": false, \"limit\": 0.97, \"margin\": 0.015, \"ok\": true}, "
+                                  "\"audio_snr_db\": {%s\"value\": %s, \"identical\": %s, \"limit\": 20, \"margin\": 0, \"ok\": %s}, "
+                                  "\"audio_lsd_db\": {%s\"value\": 0.5, \"identical\": false, \"limit\": 2, \"margin\": 1.5, \"ok\": true}";
+    char *worst, *own, *text;
+    const char *seed = "\"seed\": 42, ";
+    assert_good(h3_format(&worst, figures, seed, seed, seed, snr, identical, ok, seed));
+    assert_good(h3_format(&own, figures, "", "", "", snr, identical, ok, ""));
+    assert_good(h3_format(&text,
+                          "{\"verdict\": \"%s\", \"worst\": {\"seed\": 42, \"modality\": \"audio\", \"latent_error\": 0.001, \"margin\": 0.049}, \"worst_media\": {%s}, "
+                          "\"worst_figures\": {\"psnr_min\": {\"seed\": 42, \"value\": 50, \"identical\": false}}, "
+                          "\"seeds\": [{\"seed\": 42, \"latent\": {\"video\": {\"error\": 0.001, \"limit\": 0.05}, \"audio\": {\"error\": 0.001, \"limit\": 0.05}}, "
+                          "\"velocity\": {\"video\": {\"errors\": [0.1]}}, \"media\": {\"judged\": {%s}, \"video\": {\"psnr\": [54, null], \"ssim_frames\": [0.985, 1]}}}]}",
+                          verdict, worst, own));
+    stage("compare", verdict, "compare.json", text, "generate_provider", "generate_candidate");
+    free(worst);
+    free(own);
+    free(text);
+}
+
+static void a_good_picture_with_bad_sound_is_invalid(void **state)
+{
+    (void)state;
+    reference();
+    good_gate();
+    sides();
+    decoded_comparison("passed", "26.0206", "true", "false");
+    make();
+    assert_string_equal(made.verdict, "VALID");
+    assert_non_null(strstr(made.sentence, "; its pictures and its sound hold every limit of the contract."));
+    /* of what the limit leaves: 10^(-6.0206/20) of the amplitude; half of what similarity may miss */
+    assert_has(H3_REPORT_JSON, "\"name\": \"compare.seed42.audio_snr_db\"");
+    assert_has(H3_REPORT_JSON, "\"used\": 0.49999");
+    assert_has(H3_REPORT_JSON, "\"at_least\": true");
+    assert_has(H3_REPORT_HTML, "Frame by frame");
+    assert_has(H3_REPORT_JUNIT, "name=\"seed42.audio_snr_db\"/>");
+    assert_has(H3_REPORT_JUNIT, "name=\"seed42.psnr_global_db\"/>");
+    decoded_comparison("passed", "null", "true", "true");
+    make();
+    assert_string_equal(made.verdict, "VALID");
+    assert_has(H3_REPORT_JUNIT, "name=\"seed42.audio_snr_db\"/>");
+    assert_has(H3_REPORT_HTML, "identical");
+    decoded_comparison("failed", "6.5", "false", "false");
+    make();
+    assert_string_equal(made.verdict, "INVALID");
+    assert_string_equal(made.sentence, "The candidate is not qualified: the signal-to-noise ratio of the sound (dB) of seed 42 is below its limit.");
+    assert_has(H3_REPORT_HTML, "<div class=\"big\">6.5 <small>below 20</small></div>");
+    assert_has(H3_REPORT_JUNIT, "name=\"seed42.audio_snr_db\"><failure message=\"6.5 is not at least 20\"/>");
+    assert_has(H3_REPORT_JUNIT, "name=\"seed42.ssim_mean\"/>");
+    /* no number is no pass */
+    decoded_comparison("failed", "null", "false", "false");
+    make();
+    assert_string_equal(made.verdict, "INVALID");
+    assert_has(H3_REPORT_JUNIT, "name=\"seed42.audio_snr_db\"><failure");
+    assert_has(H3_REPORT_HTML, "not a number");
+}
+
 /* --- what is read is verified ------------------------------------------------------------------------------------- */
 
 static void damage_is_refused(void **state)
@@ -463,6 +523,7 @@ int main(void)
         SCRATCH_TEST(a_failed_build_is_invalid),
         SCRATCH_TEST(partial_is_no_acceptance),
         SCRATCH_TEST(a_failed_comparison_is_invalid),
+        SCRATCH_TEST(a_good_picture_with_bad_sound_is_invalid),
         SCRATCH_TEST(damage_is_refused),
         SCRATCH_TEST(a_written_report_is_checked),
         SCRATCH_TEST(hostile_names_do_no_harm),

@@ -175,15 +175,19 @@ static void good_files(void **state)
     const char *header = "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("z", "BF16", "[3,1]", "0", "6") "," TENSOR(
         "scalar", "I32", "[]", "6", "10") "," TENSOR("e", "F64", "[4,0]", "10",
                                                      "10") "," TENSOR("a.b", "I64", "[2]", "10",
-                                                                      "26") "," TENSOR("f", "F64", "[1]", "26", "34") "}    ";
-    assert_good(parse_text(&file, &image, header, 34));
-    assert_int_equal(file.count, 5);
+                                                                      "26") "," TENSOR("f", "F64", "[1]", "26", "34") "," TENSOR("u", "U8", "[2]", "34", "36") "}    ";
+    assert_good(parse_text(&file, &image, header, 36));
+    assert_int_equal(file.count, 6);
     for (size_t i = 1; i < file.count; i++) assert_true(strcmp(file.entries[i - 1].name, file.entries[i].name) < 0);
     const h3_tensor *scalar = h3_safetensors_find(&file, "scalar");
     assert_int_equal(scalar->rank, 1);
     assert_int_equal(scalar->shape[0], 1);
     assert_int_equal(h3_tensor_count(h3_safetensors_find(&file, "e")), 0);
-    memcpy(image + file.size - 8, &(double){2.5}, 8);
+    memcpy(image + file.size - 10, &(double){2.5}, 8);
+    memcpy(image + file.size - 2, "hi", 2);
+    assert_good(h3_safetensors_read(&copy, &file, "u", H3_U8, 1, H3_SHAPE(2)));
+    assert_memory_equal(copy.data, "hi", 2);
+    h3_tensor_free(&copy);
     assert_good(h3_safetensors_read(&copy, &file, "f", H3_F64, 1, H3_SHAPE(1)));
     assert_true(*(double *)copy.data == 2.5);
     assert_int_equal((uintptr_t)copy.data % 64, 0);
