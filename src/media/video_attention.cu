@@ -41,6 +41,16 @@ __device__ __forceinline__ void h3_copy16(uint16_t *to, const uint16_t *from, bo
 
 __device__ __forceinline__ void h3_copy_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 template <int N> __device__ __forceinline__ void h3_copy_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory"); }
+
+/* 2^x, to nothing where it is subnormal: as exp2f without its way around that, whose results vanish in a sum that is at least 1 and in half precision. */
+__device__ __forceinline__ float h3_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#else
+static inline float h3_exp2(float x) { return exp2f(x); }
 #endif
 
 namespace {
@@ -62,14 +72,37 @@ template <int D> H3_DEVICE int spot(int row, int piece)
     return (row * PIECES + (piece ^ turn)) * 8;
 }
 
-/* Rows first .. first + COUNT - 1 of part 0 (q), 1 (k) or 2 (v) of a head into a tile, zeros behind the last token. */
-template <int D, int COUNT> H3_DEVICE void copy_rows(uint16_t *tile, const problem &p, int64_t first, int part)
+/* A thread's share of copying tiles: one 16-byte piece of every PASS-th row. Both its places move by constants, because `spot` turns alike every eight rows. */
+template <int D> struct share {
+    static constexpr int PIECES = D / 8, PASS = WARPS * WARP / PIECES;
+    static_assert(PASS % 8 == 0 && KEYS % PASS == 0 && QUERIES % PASS == 0, "whole passes, whole turns");
+    const uint16_t *head; /* q of this head and tile, row 0, the thread's piece; k and v lie heads * D and twice that behind */
+    int row, place;
+    int64_t step; /* elements of a row */
+};
+
+template <int D> H3_DEVICE share<D> share_of(const problem &p)
 {
-    const int64_t step = 3 * p.heads * D, start = ((int64_t)blockIdx.z * p.tokens * 3 + part) * p.heads * D + (int64_t)blockIdx.y * D;
-    for (int i = (int)threadIdx.x; i < COUNT * (D / 8); i += WARPS * WARP) {
-        const int row = i / (D / 8), piece = i % (D / 8);
-        const bool there = first + row < p.tokens;
-        h3_copy16(tile + spot<D>(row, piece), p.qkv + start + (there ? (first + row) * step + piece * 8 : 0), there);
+    share<D> t;
+    const int piece = (int)threadIdx.x % t.PIECES;
+    t.row = (int)threadIdx.x / t.PIECES;
+    t.place = spot<D>(t.row, piece);
+    t.step = 3 * p.heads * D;
+    t.head = p.qkv + (int64_t)blockIdx.z * p.tokens * t.step + (int64_t)blockIdx.y * D + t.row * t.step + piece * 8;
+    return t;
+}
+
+/* Rows first .. first + COUNT - 1 of part 0 (q), 1 (k) or 2 (v) into a tile, zeros behind the last token. */
+template <int D, int COUNT> H3_DEVICE void copy_rows(uint16_t *tile, const problem &p, const share<D> &t, int64_t first, int part)
+{
+    const uint16_t *from = t.head + first * t.step + part * p.heads * D;
+    const int64_t left = p.tokens - first;
+    const int rows = left < COUNT ? (int)left : COUNT;
+#pragma unroll
+    for (int pass = 0; pass < COUNT / share<D>::PASS; pass++) {
+        const bool there = t.row + pass * share<D>::PASS < rows;
+        h3_copy16(tile + t.place + pass * share<D>::PASS * D, there ? from : p.qkv, there);
+        from += share<D>::PASS * t.step;
     }
 }
 
@@ -112,13 +145,13 @@ template <int D> struct state {
     float most[GROUPS][2], sum[GROUPS][2];
 };
 
-/* Scores of one group against the KEYS of a tile. */
-template <int D> H3_DEVICE void score(float (&s)[GROUPS][KEYS / 8][4], const state<D> &v, const uint16_t *keys, int lane)
+/* Scores of all groups against the first COUNT keys of a tile. */
+template <int D, int COUNT> H3_DEVICE void score(float (&s)[GROUPS][KEYS / 8][4], const state<D> &v, const uint16_t *keys, int lane)
 {
 #pragma unroll
     for (int step = 0; step < D / 16; step++)
 #pragma unroll
-        for (int n = 0; n < KEYS / 16; n++) {
+        for (int n = 0; n < COUNT / 16; n++) {
             uint32_t b[4];
             load_keys<D>(b, keys, 16 * n, step, lane);
 #pragma unroll
@@ -130,21 +163,21 @@ template <int D> H3_DEVICE void score(float (&s)[GROUPS][KEYS / 8][4], const sta
 }
 
 /* Scores become probabilities against the new maximum; what has been gathered so far is scaled to it. */
-template <int D> H3_DEVICE void weigh(float (&s)[KEYS / 8][4], state<D> &v, int g, float scale)
+template <int D, int COUNT> H3_DEVICE void weigh(float (&s)[KEYS / 8][4], state<D> &v, int g, float scale)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float most = v.most[g][r];
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+        for (int n = 0; n < COUNT / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
         most = most_of_four(most);
-        const float kept = exp2f(__fmul_rn(__fsub_rn(v.most[g][r], most), scale)), shift = -__fmul_rn(most, scale);
+        const float kept = h3_exp2(__fmul_rn(__fsub_rn(v.most[g][r], most), scale)), shift = -__fmul_rn(most, scale);
         float sum = __fmul_rn(v.sum[g][r], kept);
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
+        for (int n = 0; n < COUNT / 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                s[n][2 * r + e] = exp2f(fmaf(s[n][2 * r + e], scale, shift));
+                s[n][2 * r + e] = h3_exp2(fmaf(s[n][2 * r + e], scale, shift));
                 sum += s[n][2 * r + e];
             }
 #pragma unroll
@@ -157,10 +190,10 @@ template <int D> H3_DEVICE void weigh(float (&s)[KEYS / 8][4], state<D> &v, int 
     }
 }
 
-template <int D> H3_DEVICE void gather(const float (&s)[GROUPS][KEYS / 8][4], state<D> &v, const uint16_t *values, int lane)
+template <int D, int COUNT> H3_DEVICE void gather(const float (&s)[GROUPS][KEYS / 8][4], state<D> &v, const uint16_t *values, int lane)
 {
 #pragma unroll
-    for (int step = 0; step < KEYS / 16; step++) {
+    for (int step = 0; step < COUNT / 16; step++) {
         uint32_t a[GROUPS][4];
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
@@ -180,13 +213,26 @@ template <int D> H3_DEVICE void gather(const float (&s)[GROUPS][KEYS / 8][4], st
 }
 
 /* Keys behind the last token never count. */
-H3_DEVICE void mask(float (&s)[KEYS / 8][4], int64_t first_key, int64_t tokens, int lane)
+template <int COUNT> H3_DEVICE void mask(float (&s)[KEYS / 8][4], int64_t first_key, int64_t tokens, int lane)
 {
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
+    for (int n = 0; n < COUNT / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (first_key + 8 * n + lane % 4 * 2 + e % 2 >= tokens) s[n][e] = -INFINITY;
+}
+
+/* The first COUNT keys of a tile; `last`: not all of them are tokens. */
+template <int D, int COUNT> H3_DEVICE void attend(state<D> &v, const problem &p, const uint16_t *keys, const uint16_t *values, int64_t first_key, bool last, int lane)
+{
+    float s[GROUPS][KEYS / 8][4] = {};
+    score<D, COUNT>(s, v, keys, lane);
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        if (last) mask<COUNT>(s[g], first_key, p.tokens, lane);
+        weigh<D, COUNT>(s[g], v, g, p.scale);
+    }
+    gather<D, COUNT>(s, v, values, lane);
 }
 
 template <int D> H3_DEVICE void write_rows(const problem &p, const state<D> &v, int64_t first, int lane)
@@ -219,38 +265,32 @@ template <int D> __global__ void __launch_bounds__(WARPS *WARP) attention_kernel
     uint16_t *queries = shared_halves(), *keys = queries + QUERIES * D, *values = keys + STAGES * KEYS * D;
     const int lane = (int)(threadIdx.x % WARP), row = (int)(threadIdx.x / WARP) * GROUPS * 16;
     const int64_t first = (int64_t)blockIdx.x * QUERIES, rounds = (p.tokens + KEYS - 1) / KEYS;
+    const share<D> own = share_of<D>(p);
+    const bool useful = first + row < p.tokens; /* of the warp: the last block may have warps without a row, which only copy */
     state<D> v = {};
-    copy_rows<D, QUERIES>(queries, p, first, 0);
-    copy_rows<D, KEYS>(keys, p, 0, 1);
-    copy_rows<D, KEYS>(values, p, 0, 2);
+    copy_rows<D, QUERIES>(queries, p, own, first, 0);
+    copy_rows<D, KEYS>(keys, p, own, 0, 1);
+    copy_rows<D, KEYS>(values, p, own, 0, 2);
     h3_copy_commit();
     for (int g = 0; g < GROUPS; g++) v.most[g][0] = v.most[g][1] = -INFINITY;
     for (int64_t round = 0; round < rounds; round++) {
         const int now = (int)(round % STAGES) * KEYS * D, next = (int)((round + 1) % STAGES) * KEYS * D;
+        h3_copy_wait<0>();
+        __syncthreads(); /* this round's tiles are there, and nobody reads the last round's any more */
         if (round + 1 < rounds) {
-            copy_rows<D, KEYS>(keys + next, p, (round + 1) * KEYS, 1);
-            copy_rows<D, KEYS>(values + next, p, (round + 1) * KEYS, 2);
+            copy_rows<D, KEYS>(keys + next, p, own, (round + 1) * KEYS, 1);
+            copy_rows<D, KEYS>(values + next, p, own, (round + 1) * KEYS, 2);
             h3_copy_commit();
-            h3_copy_wait<1>();
-        } else {
-            h3_copy_wait<0>();
         }
-        __syncthreads();
+        if (!useful) continue;
         if (round == 0)
             for (int g = 0; g < GROUPS; g++)
 #pragma unroll
                 for (int step = 0; step < D / 16; step++) load_rows<D>(v.q[g][step], queries, row + 16 * g, step, lane);
-        float s[GROUPS][KEYS / 8][4] = {};
-        score<D>(s, v, keys + now, lane);
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            if (round + 1 == rounds) mask(s[g], round * KEYS, p.tokens, lane);
-            weigh<D>(s[g], v, g, p.scale);
-        }
-        gather<D>(s, v, values + now, lane);
-        __syncthreads(); /* before the next copies land here */
+        if (p.tokens - round * KEYS > KEYS / 4) attend<D, KEYS>(v, p, keys + now, values + now, round * KEYS, round + 1 == rounds, lane);
+        else attend<D, KEYS / 4>(v, p, keys + now, values + now, round * KEYS, true, lane); /* the same bits: what it leaves out is all zeros */
     }
-    write_rows<D>(p, v, first + row, lane);
+    if (useful) write_rows<D>(p, v, first + row, lane);
 }
 
 template <int D> int start(void *stream, const problem &p, int64_t tiles)

@@ -1,4 +1,4 @@
-/* The video autoencoder's row-wise layers on a GPU. Between two rounding points arithmetic is float32, every operation rounded by itself. Four neighbours
+/* The video autoencoder's row-wise layers on a GPU. Between two rounding points arithmetic is float32, every operation rounded by itself. Four or eight neighbours
  * share a thread where rows allow it. */
 #include "video_device.cuh"
 
@@ -55,6 +55,12 @@ H3_DEVICE float inverse_root(double squares, int64_t width, float epsilon)
 
 H3_DEVICE double square(float value) { return (double)value * (double)value; }
 
+H3_DEVICE float4 normed4(float4 v, float4 w, float inverse)
+{
+    return make_float4(__fmul_rn(__fmul_rn(v.x, inverse), w.x), __fmul_rn(__fmul_rn(v.y, inverse), w.y), __fmul_rn(__fmul_rn(v.z, inverse), w.z),
+                       __fmul_rn(__fmul_rn(v.w, inverse), w.w));
+}
+
 /* A row of `width` scaled by 1 / root mean square and the weight; `squares` is this thread's share of the sum, whose elements it also writes. */
 template <bool Half> H3_DEVICE void write_normed(void *out, const float *from, const float *weight, int64_t row, int64_t width, double squares, float epsilon)
 {
@@ -62,8 +68,7 @@ template <bool Half> H3_DEVICE void write_normed(void *out, const float *from, c
     if (width % 4 == 0) {
         for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
             const float4 v = load4<false>(from, i), w = load4<false>(weight, i);
-            store4<Half>(out, row * width + i, make_float4(__fmul_rn(__fmul_rn(v.x, inverse), w.x), __fmul_rn(__fmul_rn(v.y, inverse), w.y),
-                                                           __fmul_rn(__fmul_rn(v.z, inverse), w.z), __fmul_rn(__fmul_rn(v.w, inverse), w.w)));
+            store4<Half>(out, row * width + i, normed4(v, w, inverse));
         }
         return;
     }
@@ -87,27 +92,64 @@ template <bool Half> __global__ void rms_norm_kernel(void *out, const float *x, 
     }
 }
 
-/* x += branch * scale, and out = the new x normed: a residual stream is read once. */
+H3_DEVICE float4 scaled_sum(float4 v, float4 b, float4 s)
+{
+    return make_float4(__fadd_rn(v.x, __fmul_rn(b.x, s.x)), __fadd_rn(v.y, __fmul_rn(b.y, s.y)), __fadd_rn(v.z, __fmul_rn(b.z, s.z)), __fadd_rn(v.w, __fmul_rn(b.w, s.w)));
+}
+
+/* What a thread of a row's block holds of a row that is narrow enough: HELD times four elements. */
+constexpr int HELD = 2;
+
+/* x += branch * scale where a block holds the row; the thread's share of the sum of squares. */
+template <bool Half> H3_DEVICE double add_held(float4 (&held)[HELD], float *own, const void *branch, const float *scale, int64_t start, int width)
+{
+    double sum = 0.0;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = 4 * ((int)threadIdx.x + k * THREADS);
+        if (i >= width) break;
+        held[k] = scaled_sum(load4<false>(own, i), load4<Half>(branch, start + i), load4<false>(scale, i));
+        store4<false>(own, i, held[k]);
+        sum += square(held[k].x) + square(held[k].y) + square(held[k].z) + square(held[k].w);
+    }
+    return sum;
+}
+
+template <bool Half> H3_DEVICE void write_held(void *out, const float4 (&held)[HELD], const float *weight, int64_t start, int width, float inverse)
+{
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = 4 * ((int)threadIdx.x + k * THREADS);
+        if (i < width) store4<Half>(out, start + i, normed4(held[k], load4<false>(weight, i), inverse));
+    }
+}
+
+/* x += branch * scale, and out = the new x normed: a residual stream is read once, */
+template <bool Half>
+__global__ void add_norm_held_kernel(void *out, float *x, const void *branch, const float *scale, const float *weight, int64_t rows, int width, float epsilon)
+{
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        float4 held[HELD] = {};
+        const double sum = add_held<Half>(held, x + row * width, branch, scale, row * width, width);
+        if (out != nullptr) write_held<Half>(out, held, weight, row * width, width, inverse_root(sum_block(sum), width, epsilon));
+    }
+}
+
+/* and for rows of any width, with the same sums. */
 template <bool Half>
 __global__ void add_norm_kernel(void *out, float *x, const void *branch, const float *scale, const float *weight, int64_t rows, int64_t width, float epsilon)
 {
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         float *own = x + row * width;
         double sum = 0.0;
-        if (width % 4 == 0) {
-            for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
-                float4 v = load4<false>(own, i);
-                const float4 b = load4<Half>(branch, row * width + i), s = load4<false>(scale, i);
-                v = make_float4(__fadd_rn(v.x, __fmul_rn(b.x, s.x)), __fadd_rn(v.y, __fmul_rn(b.y, s.y)), __fadd_rn(v.z, __fmul_rn(b.z, s.z)),
-                                __fadd_rn(v.w, __fmul_rn(b.w, s.w)));
-                store4<false>(own, i, v);
-                sum += square(v.x) + square(v.y) + square(v.z) + square(v.w);
-            }
-        } else {
-            for (int64_t i = threadIdx.x; i < width; i += THREADS) {
-                own[i] = __fadd_rn(own[i], __fmul_rn(load<Half>(branch, row * width + i), scale[i]));
-                sum += square(own[i]);
-            }
+        for (int64_t i = 4 * threadIdx.x; width % 4 == 0 && i < width; i += 4 * THREADS) {
+            const float4 v = scaled_sum(load4<false>(own, i), load4<Half>(branch, row * width + i), load4<false>(scale, i));
+            store4<false>(own, i, v);
+            sum += square(v.x) + square(v.y) + square(v.z) + square(v.w);
+        }
+        for (int64_t i = threadIdx.x; width % 4 != 0 && i < width; i += THREADS) {
+            own[i] = __fadd_rn(own[i], __fmul_rn(load<Half>(branch, row * width + i), scale[i]));
+            sum += square(own[i]);
         }
         if (out != nullptr) write_normed<Half>(out, own, weight, row, width, sum, epsilon); /* each thread reads what it wrote itself */
     }
@@ -135,6 +177,76 @@ template <bool Half> H3_DEVICE void rotate_head(void *qkv, int64_t start, const 
     }
 }
 
+/*
+ * A head of 64 in half precision by eight lanes, eight neighbouring elements each, with rotate_head's sums and roundings. Its sum: l and l + 32 in lane l, then
+ * the lanes 16, 8, 4, 2 and 1 apart. Element 8 p + j is lane p's j-th, so the first three steps are between lanes 4, 2 and 1 apart (each lane goes on with
+ * half of what it has; in the end lane p has the sums of j = p), and the others as well.
+ */
+H3_DEVICE float head_squares(const float (&v)[8], int part)
+{
+    float t[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) t[j] = __fmul_rn(v[j], v[j]);
+#pragma unroll
+    for (int apart = 4; apart > 0; apart /= 2)
+#pragma unroll
+        for (int j = 0; j < apart; j++) {
+            const float kept = part & apart ? t[j + apart] : t[j], given = part & apart ? t[j] : t[j + apart];
+            t[j] = __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, given, apart));
+        }
+    for (int apart = 4; apart > 0; apart /= 2) t[0] = __fadd_rn(t[0], __shfl_xor_sync(0xffffffffu, t[0], apart));
+    return t[0];
+}
+
+/* The angles of a lane: of its elements as the first of their pairs, or as the second. */
+struct turns {
+    float4 cosine[2], sine[2];
+};
+
+H3_DEVICE void rotate_64(uint16_t *head, const turns &turn, int part, bool there, float epsilon)
+{
+    const uint4 none = {0, 0, 0, 0}, words = there ? *(const uint4 *)(head + 8 * part) : none;
+    const uint32_t w[4] = {words.x, words.y, words.z, words.w};
+    const float c[8] = {turn.cosine[0].x, turn.cosine[0].y, turn.cosine[0].z, turn.cosine[0].w, turn.cosine[1].x, turn.cosine[1].y, turn.cosine[1].z, turn.cosine[1].w};
+    const float s[8] = {turn.sine[0].x, turn.sine[0].y, turn.sine[0].z, turn.sine[0].w, turn.sine[1].x, turn.sine[1].y, turn.sine[1].z, turn.sine[1].w};
+    const int other = part < 3 ? part + 3 : part < 6 ? part - 3 : part;
+    float v[8];
+    uint32_t result[4];
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] = widened((uint16_t)(w[j / 2] >> 16 * (j % 2)));
+    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(head_squares(v, part), 64.0f), epsilon)));
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const uint32_t own = narrowed(__fmul_rn(v[2 * k], inverse)) | (uint32_t)narrowed(__fmul_rn(v[2 * k + 1], inverse)) << 16;
+        const uint32_t pair = __float_as_uint(__shfl_sync(0xffffffffu, __uint_as_float(own), (int)threadIdx.x % WARP / 8 * 8 + other));
+        uint32_t turned = 0;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int j = 2 * k + e;
+            const float a = widened((uint16_t)(own >> 16 * e)), b = widened((uint16_t)(pair >> 16 * e));
+            const float x = __fadd_rn(rounded<true>(__fmul_rn(a, c[j])), rounded<true>(__fmul_rn(part < 3 ? -b : b, s[j])));
+            turned |= (uint32_t)narrowed(x) << 16 * e;
+        }
+        result[k] = part < 6 ? turned : own; /* behind the pairs: not rotated */
+    }
+    const uint4 out = {result[0], result[1], result[2], result[3]};
+    if (there) *(uint4 *)(head + 8 * part) = out;
+}
+
+/* A block a row, four heads a warp. */
+__global__ void rotate_64_kernel(uint16_t *qkv, const float *cosine, const float *sine, int64_t rows, int64_t tokens, int heads, float epsilon)
+{
+    const int part = (int)threadIdx.x % 8;
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const int64_t angle = row % tokens * 24 + 8 * (part % 3);
+        const turns turn = {{load4<false>(cosine, angle), load4<false>(cosine, angle + 4)}, {load4<false>(sine, angle), load4<false>(sine, angle + 4)}};
+        for (int first = 0; first < 2 * heads; first += THREADS / 8) {
+            const int head = first + (int)threadIdx.x / 8;
+            rotate_64(qkv + (row * 3 * heads + head) * 64, turn, part, head < 2 * heads, epsilon);
+        }
+    }
+}
+
 /* q's heads, then k's, shared out over the warps of the row's block. */
 template <bool Half>
 __global__ void rotate_kernel(void *qkv, const float *cosine, const float *sine, int64_t rows, int64_t tokens, int heads, int dim, int pairs, float epsilon)
@@ -149,11 +261,24 @@ __global__ void rotate_kernel(void *qkv, const float *cosine, const float *sine,
 
 template <bool Half> H3_DEVICE float gated(float value, float gate) { return __fmul_rn(value, rounded<Half>(silu(gate))); }
 
+/* Two of half precision in a word. */
+H3_DEVICE uint32_t gated_pair(uint32_t value, uint32_t gate)
+{
+    return narrowed(gated<true>(widened((uint16_t)value), widened((uint16_t)gate))) |
+           (uint32_t)narrowed(gated<true>(widened((uint16_t)(value >> 16)), widened((uint16_t)(gate >> 16)))) << 16;
+}
+
 template <bool Half> __global__ void swiglu_kernel(void *out, const void *x, int64_t rows, int64_t width)
 {
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         const int64_t from = 2 * row * width;
-        if (width % 4 == 0) {
+        if (Half && width % 8 == 0) {
+            for (int64_t i = 8 * threadIdx.x; i < width; i += 8 * THREADS) {
+                const uint4 v = *(const uint4 *)((const uint16_t *)x + from + i), g = *(const uint4 *)((const uint16_t *)x + from + width + i);
+                const uint4 four = {gated_pair(v.x, g.x), gated_pair(v.y, g.y), gated_pair(v.z, g.z), gated_pair(v.w, g.w)};
+                *(uint4 *)((uint16_t *)out + row * width + i) = four;
+            }
+        } else if (width % 4 == 0) {
             for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
                 const float4 v = load4<Half>(x, from + i), g = load4<Half>(x, from + width + i);
                 store4<Half>(out, row * width + i, make_float4(gated<Half>(v.x, g.x), gated<Half>(v.y, g.y), gated<Half>(v.z, g.z), gated<Half>(v.w, g.w)));
@@ -240,6 +365,7 @@ int h3_video_start_rms_norm(void *stream, void *out, const float *x, const float
 int h3_video_start_rotate(void *stream, void *qkv, const float *cosine, const float *sine, int half, int64_t rows, int64_t tokens, int64_t heads, int64_t dim, int64_t pairs,
                           float epsilon)
 {
+    if (half && dim == 64 && pairs == 24) return launch(stream, "rotate_64", rotate_64_kernel, rows, (uint16_t *)qkv, cosine, sine, rows, tokens, (int)heads, epsilon);
     return launch(stream, "rotate", EITHER(rotate_kernel), rows, qkv, cosine, sine, rows, tokens, heads, dim, pairs, epsilon);
 }
 
@@ -250,6 +376,8 @@ int h3_video_start_swiglu(void *stream, void *out, const void *x, int half, int6
 
 int h3_video_start_add_norm(void *stream, void *out, float *x, const void *branch, const float *scale, const float *weight, int half, int64_t rows, int64_t width, float epsilon)
 {
+    if (width % 4 == 0 && width <= 4 * THREADS * HELD)
+        return launch(stream, "add_norm_held", EITHER(add_norm_held_kernel), rows, out, x, branch, scale, weight, rows, (int)width, epsilon);
     return launch(stream, "add_norm", EITHER(add_norm_kernel), rows, out, x, branch, scale, weight, rows, width, epsilon);
 }
 

@@ -201,6 +201,8 @@ void check_operations(const h3_device *device, const h3_video_ops *ops, int larg
         check_attention(TYPES[k], 1, 40, 1, 24);
         check_layers(TYPES[k], 2, 21, 3, 2, 16);
         check_layers(TYPES[k], 1, 6, 1, 3, 9);
+        check_layers(TYPES[k], 1, 3, 2, 3, 64);   /* heads as released, and not four of them for each warp */
+        check_layers(TYPES[k], 1, 2, 1, 19, 108); /* more than a block holds of a row */
         check_planes(TYPES[k]);
     }
     check_conv(1, 1, 12, 10, 3, 16, 3, 1, 1);
