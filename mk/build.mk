@@ -324,7 +324,7 @@ install: all
 	@$(if $(PROGRAMS),install -m 755 $(PROGRAMS) $(ROOT)/bin)
 	@$(if $(KERNELS),install -m 755 $(KERNELS) $(ROOT)/lib/h3)
 	@install -m 644 include/h3/operator.h $(ROOT)/include/h3
-	@cp -R $(wildcard plans jobs scripts docs README.md generation-contract.json) $(SHARE)
+	@cp -R $(wildcard plans manifests thresholds jobs scripts docs README.md generation-contract.json) $(SHARE)
 	@echo 'install  $(ROOT)/bin $(words $(PROGRAMS)) programs, lib/h3 $(words $(KERNELS)) libraries, include/h3/operator.h, share/h3'
 
 -include $(shell find $(BUILD)/obj $(CANDIDATE_BUILD)/obj -name '*.d' 2>/dev/null)
