@@ -73,6 +73,7 @@ static h3_status look_at(const struct h3_nccl *nccl, h3_line *line)
     ncclResult_t state = ncclSuccess;
     h3_transfer *posted = line->posted;
     int peer = posted != NULL ? posted->peer : -1;
+    if (line->comm == NULL) return H3_OK; /* aborted meanwhile, by a watchdog that could not wait for the lock: the job is at its end */
     H3_TRY(h3_nccl_check(nccl, ncclCommGetAsyncError(line->comm, &state), work_of(posted), peer));
     H3_TRY(h3_nccl_check(nccl, state, work_of(posted), peer));
     if (posted == NULL || state == ncclInProgress) return H3_OK;
@@ -85,7 +86,7 @@ static h3_status look_at(const struct h3_nccl *nccl, h3_line *line)
 static h3_status post(const struct h3_nccl *nccl, h3_line *line, h3_transfer *transfer)
 {
     ncclResult_t code;
-    if (line->posted != NULL) return H3_OK; /* in a moment */
+    if (line->posted != NULL || line->comm == NULL) return H3_OK; /* in a moment; or never, see look_at */
     if (transfer->sends) code = ncclSend(transfer->memory, transfer->size, ncclUint8, transfer->peer, line->comm, line->stream);
     else code = ncclRecv(transfer->memory, transfer->size, ncclUint8, transfer->peer, line->comm, line->stream);
     H3_TRY(h3_nccl_check(nccl, code, work_of(transfer), transfer->peer));

@@ -249,12 +249,12 @@ void h3_nccl_free(h3_ranks *ranks)
 
 /* --- aborting --------------------------------------------------------------------------------------------------------- */
 
-/* Without the lock after a second: whoever holds it hangs in a call of NCCL, and that call must end too. */
+/* Without the lock after two seconds: whoever holds it hangs in a call of NCCL, and that call must end too. */
 static void abort_here(struct h3_nccl *nccl)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
+    until.tv_sec += 2;
     int locked = pthread_mutex_timedlock(&nccl->lock, &until) == 0;
     nccl->dead = 1;
     cudaSetDevice(nccl->device->index);

@@ -24,9 +24,13 @@ start() {
     mkdir "$work/$name"
     {
         from=$EPOCHREALTIME
-        TMPDIR=$work/$name H3_EMULATE_GPUS=${gpus:-4} H3_EMULATE_LOG=$work/$name.log H3_EMULATE_FAIL=$failure \
-            mpirun -q -n "$ranks" "$probe" "$mode" "$limit" "$@" </dev/null >"$work/$name.out" 2>&1
-        echo "$?" >"$work/$name.code"
+        for try in 1 2; do # mpirun itself can fail to make its folder: then nothing was started, and it is asked once more
+            TMPDIR=$work/$name H3_EMULATE_GPUS=${gpus:-4} H3_EMULATE_LOG=$work/$name.log H3_EMULATE_FAIL=$failure \
+                mpirun -q -n "$ranks" "$probe" "$mode" "$limit" "$@" </dev/null >"$work/$name.out" 2>&1
+            echo "$?" >"$work/$name.code"
+            grep -q 'ORTE_ERROR_LOG.*session_dir' "$work/$name.out" && [ $try = 1 ] || break
+            from=$EPOCHREALTIME
+        done
         awk -v a="$from" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }' >"$work/$name.seconds"
     } &
 }
