@@ -281,21 +281,22 @@ static int64_t step_series(const cJSON *seed, const char *modality, double *valu
     return count;
 }
 
-static void step_panel(h3_markup *out, const h3_report_data *data, double left, const char *modality, const char *title,
-                       double *memory)
+/* One curve a seed: `series` reads a seed's values under `key_name`, at most MOST_STEPS of them. */
+static void seed_panel(h3_markup *out, const h3_report_data *data, double left, int64_t (*series)(const cJSON *, const char *, double *),
+                       const char *key_name, const char *title, const char *axis, double *memory)
 {
     plot p = {left, 40, 400, 190, 0, 0, 0};
     const cJSON *seed;
     size_t i = 0;
     cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
-        int64_t count = step_series(seed, modality, memory);
+        int64_t count = series(seed, key_name, memory);
         raise_to(&p.y_high, memory, count);
         if ((double)(count - 1) > p.x_high) p.x_high = (double)(count - 1);
     }
     p.y_high *= 1.08;
-    frame(out, &p, title, "step");
+    frame(out, &p, title, axis);
     cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
-        int64_t count = step_series(seed, modality, memory);
+        int64_t count = series(seed, key_name, memory);
         curve(out, &p, memory, count, palette[i++ % COLOURS], 0);
     }
 }
@@ -311,8 +312,8 @@ void h3_report_picture_steps(h3_markup *out, const h3_report_data *data)
         return;
     }
     open_svg(out, 960, 296, "Errors of the predicted velocities, step by step");
-    step_panel(out, data, 60, "video", "error of each step's video velocity", memory);
-    step_panel(out, data, 540, "audio", "error of each step's audio velocity", memory);
+    seed_panel(out, data, 60, step_series, "video", "error of each step's video velocity", "step", memory);
+    seed_panel(out, data, 540, step_series, "audio", "error of each step's audio velocity", "step", memory);
     cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
         char text[60];
         snprintf(text, sizeof text, "seed %lld", (long long)h3_count_of(seed, "seed"));
@@ -339,24 +340,6 @@ static int64_t frame_series(const cJSON *seed, const char *key_name, double *val
     return count;
 }
 
-static void frame_panel(h3_markup *out, const h3_report_data *data, double left, const char *key_name, const char *title, double *memory)
-{
-    plot p = {left, 40, 400, 190, 0, 0, 0};
-    const cJSON *seed;
-    size_t i = 0;
-    cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
-        int64_t count = frame_series(seed, key_name, memory);
-        raise_to(&p.y_high, memory, count);
-        if ((double)(count - 1) > p.x_high) p.x_high = (double)(count - 1);
-    }
-    p.y_high *= 1.08;
-    frame(out, &p, title, "frame");
-    cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
-        int64_t count = frame_series(seed, key_name, memory);
-        curve(out, &p, memory, count, palette[i++ % COLOURS], 0);
-    }
-}
-
 void h3_report_picture_frames(h3_markup *out, const h3_report_data *data)
 {
     const cJSON *seed;
@@ -367,8 +350,8 @@ void h3_report_picture_frames(h3_markup *out, const h3_report_data *data)
         return;
     }
     open_svg(out, 960, 296, "Differences of the pictures, frame by frame");
-    frame_panel(out, data, 60, "psnr", "root mean squared difference (codes of 255)", memory);
-    frame_panel(out, data, 540, "ssim_frames", "1 - structural similarity", memory);
+    seed_panel(out, data, 60, frame_series, "psnr", "root mean squared difference (codes of 255)", "frame", memory);
+    seed_panel(out, data, 540, frame_series, "ssim_frames", "1 - structural similarity", "frame", memory);
     cJSON_ArrayForEach(seed, h3_item_of(data->compare, "seeds")) {
         char text[60];
         snprintf(text, sizeof text, "seed %lld", (long long)h3_count_of(seed, "seed"));
