@@ -95,13 +95,8 @@ int64_t h3_gate_product_rows(const h3_tensor *tensor, const char *name, int32_t 
 /* Of a device tensor; "" when it is absent. */
 static h3_status digest_of(char digest[H3_SHA256_HEX], const h3_device *device, const h3_tensor *tensor)
 {
-    h3_tensor host;
     digest[0] = 0;
-    if (tensor->data == NULL) return H3_OK;
-    H3_TRY(h3_device_borrow(&host, device, tensor));
-    h3_status status = h3_digest(digest, host.data, h3_tensor_bytes(&host));
-    h3_device_return(&host, device);
-    return status;
+    return tensor->data != NULL ? h3_device_digest(digest, device, tensor) : H3_OK;
 }
 
 /* One line for each tensor of a walk. */
