@@ -38,5 +38,6 @@ h3_status h3_json_print(char **out, const cJSON *value);
 /* An integer that prints as its digits. Below 2^53 it is a cJSON number, equal to the same number read from a file; beyond, where
  * cJSON's doubles are not exact, a raw item, which no reader here takes back. */
 void h3_json_add_integer(cJSON *object, const char *key, int64_t value);
+void h3_json_add_unsigned(cJSON *object, const char *key, uint64_t value); /* the same for seeds, which have 64 bits */
 
 #endif

@@ -122,3 +122,14 @@ void h3_json_add_integer(cJSON *object, const char *key, int64_t value)
     snprintf(digits, sizeof digits, "%" PRId64, value);
     cJSON_AddRawToObject(object, key, digits);
 }
+
+void h3_json_add_unsigned(cJSON *object, const char *key, uint64_t value)
+{
+    char digits[24];
+    if (value <= INT64_MAX) {
+        h3_json_add_integer(object, key, (int64_t)value);
+        return;
+    }
+    snprintf(digits, sizeof digits, "%" PRIu64, value);
+    cJSON_AddRawToObject(object, key, digits);
+}

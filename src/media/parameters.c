@@ -370,15 +370,6 @@ static h3_status describe_files(cJSON *object, const h3_parameter_source *source
     return status;
 }
 
-/* All 64 bits, which h3_json_add_integer does not take. */
-static void add_seed(cJSON *object, uint64_t seed)
-{
-    char digits[24];
-    snprintf(digits, sizeof digits, "%" PRIu64, seed);
-    if (seed <= INT64_MAX) h3_json_add_integer(object, "seed", (int64_t)seed);
-    else cJSON_AddRawToObject(object, "seed", digits);
-}
-
 h3_status h3_parameters_identity(cJSON **out, const h3_parameter_source *source, const h3_watch *watch)
 {
     cJSON *object = cJSON_CreateObject();
@@ -391,7 +382,7 @@ h3_status h3_parameters_identity(cJSON **out, const h3_parameter_source *source,
         cJSON_AddStringToObject(object, "kind", "synthetic");
         cJSON_AddStringToObject(object, "scheme", "h3synth-v1");
         cJSON_AddStringToObject(object, "prefix", source->prefix);
-        add_seed(object, source->seed);
+        h3_json_add_unsigned(object, "seed", source->seed);
     }
     if (status == H3_OK) *out = object;
     else cJSON_Delete(object);

@@ -176,8 +176,8 @@ static h3_status synthetic_identity(cJSON *object, const h3_weights *weights, in
     H3_GOTO(h3_json_parse(&parsed, config, strlen(config), "the canonical configuration", H3_INTEGRITY), done);
     *good &= cJSON_AddStringToObject(object, "kind", "synthetic") != NULL;
     *good &= cJSON_AddStringToObject(object, "scheme", "h3synth-v1") != NULL;
-    if (weights->seed < (uint64_t)1 << 53) *good &= cJSON_AddNumberToObject(object, "seed", (double)weights->seed) != NULL;
-    else *good &= cJSON_AddRawToObject(object, "seed", seed) != NULL;
+    h3_json_add_unsigned(object, "seed", weights->seed);
+    *good &= cJSON_GetObjectItemCaseSensitive(object, "seed") != NULL;
     if (cJSON_AddItemToObject(object, "config", parsed)) parsed = NULL;
     else *good = 0;
     *good &= cJSON_AddStringToObject(object, "sha256", hash) != NULL;
