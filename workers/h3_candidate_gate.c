@@ -338,6 +338,7 @@ static void say_verdict(const gate_stage *g)
     const h3_gate_result *r = &g->result;
     int64_t per_node = r->checks / H3_NODE_COUNT;
     h3_gate_say(r, &g->candidate);
+    h3_stage_say_devices(g->stage);
     if (r->checks > 0)
         h3_say_timed(h3_clock() - g->stage->start, "stage 3  candidate gate     %d nodes x %lld checks, %lld blocks, %lld bounds", H3_NODE_COUNT,
                      (long long)per_node, (long long)r->blocks, (long long)r->bounds);
@@ -393,8 +394,11 @@ static h3_status run_gate(gate_stage *g)
         g->result.layout_count = s->plan.layout_count;
         g->gate = (h3_gate){.ranks = &s->ranks, .plan = &s->plan, .weights = s->weights, .device = s->device, .device_kind = s->device->kind,
                             .provider = &s->provider, .candidate = &g->candidate, .manifest = &g->manifest, .thresholds = &g->thresholds, .run_folder = s->args.run, .only = s->args.only};
+        H3_TRY(h3_stage_measure(s));
         H3_TRY(check_block0(g));
         H3_TRY(check_full(g));
+        s->meter.elsewhere = g->gate.second_process;
+        H3_TRY(h3_stage_measured(s));
     }
     return judge(g);
 }

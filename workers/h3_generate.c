@@ -263,12 +263,15 @@ static h3_status run_generate(generate *g)
     H3_TRY(h3_ranks_agree(&s->ranks, is_rank_0(g) ? begin(g) : H3_OK));
     H3_TRY(share_first_step(g));
     g->sampling.title = is_candidate(s) ? "stage 4  generate candidate" : "stage 4  generate provider";
+    H3_TRY(h3_stage_measure(s));
     const double start = h3_clock();
     H3_TRY(h3_sampling_run(&g->sampling));
     if (has_decoders(g) && g->sampling.first_step < g->sampling.steps)
         h3_say("sample   %lld steps of %zu trajectories in %.2f s", (long long)(g->sampling.steps - g->sampling.first_step), g->sampling.flow_count, h3_clock() - start);
+    H3_TRY(h3_stage_measured(s));
     H3_TRY(decode(g));
     H3_TRY(h3_ranks_agree(&s->ranks, is_rank_0(g) ? finish(g) : H3_OK));
+    h3_stage_say_devices(s);
     say_summary(g);
     return H3_OK;
 }

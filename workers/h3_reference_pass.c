@@ -189,9 +189,11 @@ static h3_status run_passes(h3_stage *s, h3_manifest *made)
     h3_progress progress;
     h3_reference reference = {&s->ranks, &s->plan, s->weights, s->device, &s->provider, s->args.run, &progress, made};
     H3_TRY(h3_ranks_agree(&s->ranks, prepare(s)));
+    H3_TRY(h3_stage_measure(s));
     h3_progress_start(&progress, "stage 1  reference pass", "blocks", h3_reference_steps(&reference));
     H3_TRY(h3_stage_relay(s, h3_reference_run(&reference)));
     h3_progress_end(&progress);
+    H3_TRY(h3_stage_measured(s));
     H3_TRY(h3_reference_gather(&s->ranks, made));
     return h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? finish(s, made) : H3_OK);
 }
@@ -201,6 +203,7 @@ static h3_status run_stage(h3_stage *s)
     h3_manifest made = {0};
     H3_TRY(h3_stage_open(s, "reference_pass"));
     h3_status status = run_passes(s, &made);
+    if (status == H3_OK) h3_stage_say_devices(s);
     if (status == H3_OK)
         h3_say_timed(h3_clock() - s->start, "stage 1  reference pass     %d rank%s, %lld blocks, %zu layout%s  FP32 + BF16 + repeat  %zu tensors",
                      s->ranks.count, s->ranks.count == 1 ? "" : "s", (long long)h3_weights_config(s->weights)->num_layers, s->plan.layout_count,

@@ -141,7 +141,9 @@ static h3_status freeze(h3_stage *s, h3_manifest *manifest, h3_thresholds *made,
     char sha256[H3_SHA256_HEX];
     H3_TRY(h3_inputs_manifest(&s->ranks, &s->run, &s->plan, &s->provider, manifest, sha256, listed));
     H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_inputs_model(manifest, s->weights, &s->watch, NULL) : H3_OK));
+    H3_TRY(h3_stage_measure(s));
     H3_TRY(h3_ranks_agree(&s->ranks, compute(s, manifest, made)));
+    H3_TRY(h3_stage_measured(s));
     H3_TRY(h3_thresholds_gather(&s->ranks, made));
     made->fingerprint = cJSON_Duplicate(manifest->fingerprint, 1);
     memcpy(made->plan_identity, s->plan.identity, sizeof made->plan_identity);
@@ -156,6 +158,7 @@ static h3_status run_stage(h3_stage *s)
     h3_run_files listed = {0};
     H3_TRY(h3_stage_open(s, "threshold_freeze"));
     h3_status status = freeze(s, &manifest, &made, &listed);
+    if (status == H3_OK) h3_stage_say_devices(s);
     if (status == H3_OK) h3_say_timed(h3_clock() - s->start, "stage 2  threshold freeze   %zu bounds", made.count);
     h3_manifest_free(&manifest);
     h3_thresholds_free(&made);

@@ -93,8 +93,29 @@ h3_status h3_stage_relay(h3_stage *stage, h3_status status)
     return status;
 }
 
+h3_status h3_stage_measure(h3_stage *stage) { return h3_stage_relay(stage, h3_meter_start(&stage->meter, &stage->ranks, stage->device)); }
+
+h3_status h3_stage_measured(h3_stage *stage)
+{
+    int count = stage->ranks.count;
+    h3_rank_work *work;
+    h3_status status = h3_meter_stop(&stage->meter, &work);
+    if (status == H3_OK && work != NULL && h3_work_window(work, count) > 0) {
+        stage->run.devices = h3_work_json(work, count);
+        status = h3_work_text(&stage->devices, work, count);
+    }
+    free(work);
+    return h3_stage_relay(stage, status);
+}
+
+void h3_stage_say_devices(const h3_stage *stage)
+{
+    if (stage->devices != NULL) h3_say("devices  %s", stage->devices);
+}
+
 static void close_stage(h3_stage *stage)
 {
+    free(stage->devices);
     h3_run_close(&stage->run);
     h3_weights_free(stage->weights);
     h3_library_close(&stage->provider);

@@ -4,6 +4,7 @@
 
 #include "args.h"
 #include "base/log.h"
+#include "dist/meter.h"
 #include "dist/ranks.h"
 #include "qualify/plan.h"
 #include "store/run.h"
@@ -17,6 +18,8 @@ typedef struct h3_stage {
     h3_library provider;
     h3_run run; /* rank 0 only */
     double start;
+    h3_meter meter;
+    char *devices; /* rank 0: how busy they were, for people */
     h3_watch watch;      /* for the hashing of a checkpoint: progress, and signs of life of this rank */
     h3_progress hashing;
     /* Set before h3_stage_main: */
@@ -39,6 +42,12 @@ const char *h3_stage_device_name(const h3_args *args);
 
 /* A failure while other ranks may be waiting for this one: ends the job when there are others, else just relays. */
 h3_status h3_stage_relay(h3_stage *stage, h3_status status);
+
+/* How busy the ranks' devices are from h3_stage_measure, called right after a collective call, to h3_stage_measured, which is collective (dist/meter.h): kept
+ * on rank 0 for site.json, and said by h3_stage_say_devices, where there was anything to do. */
+h3_status h3_stage_measure(h3_stage *stage);
+h3_status h3_stage_measured(h3_stage *stage);
+void h3_stage_say_devices(const h3_stage *stage);
 
 /* main() of a stage: starts the ranks, runs, prints the one-line failure once, ends the ranks, gives the exit code. `args` are
  * parsed. A stage that cannot resume is ended by SIGUSR1 and SIGTERM on the spot: nobody accepts what it left, and it can be run

@@ -37,6 +37,9 @@ int h3_ranks_give_way(int code);
 void h3_ranks_rest(int turn);
 h3_status h3_ranks_check_peer(const h3_ranks *ranks, const char *what, int peer);
 
+/* A tensor has come: it was asked for, and offered by its sender, when h3_clock said so. */
+void h3_ranks_received(h3_ranks *ranks, double asked, double offered, size_t bytes);
+
 /* Outbox. A parcel holds a copy of the bytes. Until it is posted, h3_parcel_free gets rid of it. */
 h3_status h3_outbox_open(h3_ranks *ranks);
 h3_status h3_parcel_copy(h3_parcel **out, const h3_ranks *ranks, const void *data, size_t size);

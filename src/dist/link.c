@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "dist/link_nccl.h"
 
@@ -190,15 +191,23 @@ h3_status h3_parcel_skip(h3_ranks *ranks, int from, int tag)
     return sent == H3_LINE_LAST ? H3_OK : discard(ranks, from, tag, (size_t)sent);
 }
 
-h3_status h3_parcel_receive(h3_ranks *ranks, int from, int tag, void *data, size_t size)
+/* `offered`: when the message was there to be taken. */
+static h3_status receive_parcel(h3_ranks *ranks, int from, int tag, void *data, size_t size, double *offered)
 {
     uint64_t sent;
     H3_TRY(receive_size(ranks, from, tag, &sent));
+    *offered = h3_clock();
     if (sent == H3_LINE_LAST) return h3_error(H3_FAILED, "rank %d has stopped; nothing more comes from it", from);
     if (sent == size) return receive_pieces(ranks, from, tag, data, size, 1);
     H3_TRY(discard(ranks, from, tag, (size_t)sent));
     return h3_error(H3_INTEGRITY, "rank %d expects %zu bytes and rank %d sent %llu; run the same program and plan on all ranks",
                     ranks->rank, size, from, (unsigned long long)sent);
+}
+
+h3_status h3_parcel_receive(h3_ranks *ranks, int from, int tag, void *data, size_t size)
+{
+    double offered;
+    return receive_parcel(ranks, from, tag, data, size, &offered);
 }
 
 h3_status h3_ranks_check_peer(const h3_ranks *ranks, const char *what, int peer)
@@ -236,6 +245,13 @@ h3_status h3_ranks_receive(h3_ranks *ranks, int from, int tag, void *data, size_
     return h3_parcel_receive(ranks, from, tag, data, size);
 }
 
+void h3_ranks_received(h3_ranks *ranks, double asked, double offered, size_t bytes)
+{
+    ranks->received.waited += offered - asked;
+    ranks->received.handing += h3_clock() - offered;
+    ranks->received.bytes += (int64_t)bytes;
+}
+
 /* --- link ----------------------------------------------------------------------------------------------------------- */
 
 static h3_status send_staged(const struct h3_link_end *end, int to, int tag, const void *data, size_t bytes)
@@ -253,11 +269,11 @@ static h3_status send_staged(const struct h3_link_end *end, int to, int tag, con
     return h3_parcel_post(end->ranks, to, tag, parcel);
 }
 
-static h3_status receive_staged(const struct h3_link_end *end, int from, int tag, void *data, size_t bytes)
+static h3_status receive_staged(const struct h3_link_end *end, int from, int tag, void *data, size_t bytes, double *offered)
 {
     void *host;
     H3_TRY(room_for(&host, bytes));
-    h3_status status = h3_parcel_receive(end->ranks, from, tag, host, bytes);
+    h3_status status = receive_parcel(end->ranks, from, tag, host, bytes, offered);
     if (status == H3_OK) status = end->device->from_host(data, host, bytes);
     free(host);
     return status;
@@ -285,10 +301,13 @@ static h3_status link_receive(void *user, int from_previous, h3_tensor *tensor)
     H3_TRY(check_end(end));
     int from = end->ranks->rank + (from_previous ? -1 : 1), tag = from_previous ? H3_TAG_TO_NEXT : H3_TAG_TO_PREVIOUS;
     size_t bytes = h3_tensor_bytes(tensor);
+    double asked = h3_clock(), offered;
     H3_TRY(h3_ranks_check_peer(end->ranks, "receive from", from));
     H3_TRY(h3_outbox_reap(end->ranks));
-    if (end->device->kind == H3_DEVICE_CPU) return h3_parcel_receive(end->ranks, from, tag, tensor->data, bytes);
-    return receive_staged(end, from, tag, tensor->data, bytes);
+    if (end->device->kind == H3_DEVICE_CPU) H3_TRY(receive_parcel(end->ranks, from, tag, tensor->data, bytes, &offered));
+    else H3_TRY(receive_staged(end, from, tag, tensor->data, bytes, &offered));
+    h3_ranks_received(end->ranks, asked, offered, bytes);
+    return H3_OK;
 }
 
 h3_link h3_ranks_link(h3_ranks *ranks, const h3_device *device)

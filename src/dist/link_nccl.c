@@ -353,21 +353,24 @@ h3_status h3_nccl_receive(void *user, int from_previous, h3_tensor *tensor)
     struct h3_nccl *nccl = ranks->nccl;
     int from = ranks->rank + (from_previous ? -1 : 1), number = from_previous ? H3_LINE_UP : H3_LINE_DOWN;
     h3_transfer transfer = {.step = H3_TRANSFER_WANTED, .peer = from, .memory = tensor->data, .size = h3_tensor_bytes(tensor)};
-    uint64_t offered = 0;
+    uint64_t size = 0;
+    double asked = h3_clock();
     H3_TRY(h3_ranks_check_peer(ranks, "receive from", from));
     h3_nccl_reap(nccl);
-    H3_TRY(take_offer(nccl, number, from, &offered));
-    if (offered != transfer.size) {
+    H3_TRY(take_offer(nccl, number, from, &size));
+    if (size != transfer.size) {
         H3_TRY(answer_offer(nccl, number, from, 0));
-        if (offered == H3_LINE_LAST) return h3_error(H3_FAILED, "rank %d has stopped; nothing more comes from it", from);
+        if (size == H3_LINE_LAST) return h3_error(H3_FAILED, "rank %d has stopped; nothing more comes from it", from);
         return h3_error(H3_INTEGRITY, "rank %d expects %llu bytes and rank %d sent %llu; run the same program and plan on all ranks", ranks->rank,
-                        (unsigned long long)transfer.size, from, (unsigned long long)offered);
+                        (unsigned long long)transfer.size, from, (unsigned long long)size);
     }
     /* Earlier work on the stream may still read what was at this place. */
     H3_TRY(h3_nccl_check_cuda(nccl, cudaStreamSynchronize(nccl->device->stream), "finishing what was started"));
+    double offered = h3_clock();
     H3_TRY(h3_nccl_check_cuda(nccl, cudaEventCreateWithFlags(&transfer.event, cudaEventDisableTiming), "cudaEventCreate"));
     h3_status status = answer_offer(nccl, number, from, 1);
     if (status == H3_OK) status = run_receive(nccl, number, &transfer);
+    if (status == H3_OK) h3_ranks_received(ranks, asked, offered, h3_tensor_bytes(tensor));
     cudaEventDestroy(transfer.event);
     return status;
 }

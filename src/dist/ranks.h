@@ -10,12 +10,20 @@
 
 #include "graph/model.h"
 
+/* What has come over this rank's links, since the ranks started. */
+typedef struct h3_received {
+    double waited;  /* seconds from asking for a tensor until its sender had it and, by NCCL, this device was through with earlier work */
+    double handing; /* seconds from there until it was on this device: the hand-off itself */
+    int64_t bytes;
+} h3_received;
+
 typedef struct h3_ranks {
     int rank, count;
     double watchdog; /* seconds */
     struct h3_watchdog *dog;
     struct h3_outbox *outbox; /* sends under way */
     struct h3_nccl *nccl;     /* NULL: hidden states are staged through the host */
+    h3_received received;
     char hand_off[200];       /* how hidden states pass, for people; "" before h3_ranks_connect */
 } h3_ranks;
 

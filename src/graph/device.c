@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "graph/device_cuda.h"
+#include "graph/device_spans.h"
 #include "graph/device_work.h"
 #include "model/synth.h"
 
@@ -80,7 +81,10 @@ const h3_device *h3_device_cpu(void)
                                   .synth = cpu_synth,
                                   .widen = cpu_widen,
                                   .samples = cpu_samples,
-                                  .digest_start = h3_digest_now};
+                                  .digest_start = h3_digest_now,
+                                  .span_begin = h3_cpu_span_begin,
+                                  .span_end = h3_cpu_span_end,
+                                  .span_take = h3_cpu_span_take};
     return &cpu;
 }
 
@@ -172,7 +176,9 @@ h3_status h3_device_equal(int *equal, const h3_device *device, const h3_tensor *
 {
     *equal = 0;
     if (a->data == NULL || b->data == NULL || h3_tensor_bytes(a) != h3_tensor_bytes(b)) return H3_OK;
-    return device->equal(equal, a->data, b->data, h3_tensor_bytes(a));
+    H3_TRY(device->span_begin());
+    H3_TRY(device->equal(equal, a->data, b->data, h3_tensor_bytes(a)));
+    return device->span_end();
 }
 
 static int is_real(const h3_tensor *tensor) { return tensor->data != NULL && (tensor->dtype == H3_F32 || tensor->dtype == H3_BF16); }
@@ -184,14 +190,18 @@ h3_status h3_device_row_sums(h3_row_sum *out, const h3_device *device, const h3_
     int64_t count = h3_tensor_count(x);
     if (rows < 1 || count % rows != 0 || group < 1 || count / rows % group != 0)
         return h3_error(H3_FAILED, "%lld elements do not divide into %lld rows and groups of %lld", (long long)count, (long long)rows, (long long)group);
-    return device->row_sums(out, x, g, rows, group);
+    H3_TRY(device->span_begin());
+    H3_TRY(device->row_sums(out, x, g, rows, group));
+    return device->span_end();
 }
 
 h3_status h3_device_samples(h3_tensor *out, const h3_device *device, const h3_tensor *tensor, int64_t count)
 {
     int64_t all = h3_tensor_count(tensor), taken = count < all ? count : all;
     H3_TRY(h3_tensor_new(out, tensor->dtype, 1, &taken));
-    h3_status status = device->samples(out->data, tensor, taken);
+    h3_status status = device->span_begin();
+    if (status == H3_OK) status = device->samples(out->data, tensor, taken);
+    if (status == H3_OK) status = device->span_end();
     if (status != H3_OK) h3_tensor_free(out);
     return status;
 }

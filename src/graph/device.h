@@ -14,6 +14,14 @@ typedef struct h3_row_sum {
     double bad;        /* how many pairs are not finite */
 } h3_row_sum;
 
+/* How a device has worked since this was last taken; see "How busy a device is" below. */
+typedef struct h3_device_work {
+    int64_t spans;
+    double start;  /* h3_clock when the first span began */
+    double window; /* seconds from there to the end of the last one */
+    double busy;   /* seconds within spans */
+} h3_device_work;
+
 /* A digest on its way; see h3_device_digest_start. */
 typedef struct h3_digest_job h3_digest_job;
 
@@ -36,7 +44,23 @@ typedef struct h3_device {
     h3_status (*widen)(h3_tensor *out, const h3_tensor *bf16);                                           /* BF16 to F32 */
     h3_status (*samples)(void *out, const h3_tensor *tensor, int64_t count);
     h3_status (*digest_start)(h3_digest_job **job, const void *data, size_t bytes);
+    h3_status (*span_begin)(void);
+    h3_status (*span_end)(void);
+    h3_status (*span_take)(h3_device_work *out);
 } h3_device;
+
+/*
+ * How busy a device is: what is started between span_begin and span_end is its work. In spans are all calls of operators (h3_engine_call), the sums, samples and
+ * comparisons below, and the making and widening of weights. Not in spans, so idle as far as is said here: copies to and from the host (weights that are read, tensors
+ * for digests and files), copies and fills within the device, waiting, and the decoders.
+ *
+ * On a GPU a span lies between two events of the stream: it begins when everything before it is done, pauses between launches of one call are in it, and the
+ * host waits for nothing. Up to 1024 spans are on their way; before one more the oldest is waited for, while the others keep the GPU at work. On the CPU work is done
+ * on return, and the time is the host's.
+ *
+ * span_take waits for what is on its way, gives out what came since the last time, and begins anew. A span that is not ended, since its work failed, counts
+ * nothing. Spans do not nest and are for one thread. H3_ENVIRONMENT when the device is lost.
+ */
 
 /* The host itself. */
 const h3_device *h3_device_cpu(void);

@@ -7,6 +7,7 @@
 
 #include "graph/device_hash.h"
 #include "graph/device_kernels.h"
+#include "graph/device_spans.h"
 
 enum { STAGES = 2, STAGE = 32 << 20 };
 
@@ -271,6 +272,10 @@ static h3_status digest_start(h3_digest_job **job, const void *data, size_t byte
     return h3_cuda_digest_start(job, stream(), gpu.device.index, data, bytes);
 }
 
+static h3_status span_begin(void) { return h3_cuda_span_begin(stream(), gpu.device.index); }
+static h3_status span_end(void) { return h3_cuda_span_end(stream(), gpu.device.index); }
+static h3_status span_take(h3_device_work *out) { return h3_cuda_span_take(gpu.device.index, out); }
+
 /* With less than this the libraries that operators call find no room for their own needs. */
 static const size_t LEAST_MEMORY = (size_t)64 << 20;
 
@@ -294,7 +299,8 @@ h3_status h3_cuda_open(int index, const h3_device **out)
     if (!gpu.opened) {
         gpu.device = (h3_device){.kind = H3_DEVICE_CUDA, .index = index, .allocate = allocate, .release = release, .to_host = to_host,
                                  .from_host = from_host, .copy = copy, .fill = fill, .health = health, .trim = empty_pool, .memory = memory, .equal = equal,
-                                 .row_sums = row_sums, .synth = synth, .widen = widen, .samples = samples, .digest_start = digest_start};
+                                 .row_sums = row_sums, .synth = synth, .widen = widen, .samples = samples, .digest_start = digest_start,
+                                 .span_begin = span_begin, .span_end = span_end, .span_take = span_take};
         H3_TRY(succeeded(cudaSetDevice(index), "cudaSetDevice"));
         H3_TRY(succeeded(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate"));
         gpu.device.stream = own;

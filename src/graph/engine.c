@@ -65,7 +65,9 @@ h3_status h3_engine_call(h3_engine *engine, const h3_operator *op, h3_call *call
     call->workspace = engine->workspace;
     call->workspace_bytes = engine->workspace_bytes;
     memset(&call->report, 0, sizeof call->report);
+    H3_TRY(engine->device->span_begin());
     H3_TRY(guarded(engine, op, call, NULL, direction == H3_FORWARD ? op->forward : op->backward, direction == H3_FORWARD ? "forward" : "backward"));
+    H3_TRY(engine->device->span_end());
     call->report.kernel[sizeof call->report.kernel - 1] = 0;
     return H3_OK;
 }

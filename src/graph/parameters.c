@@ -10,7 +10,9 @@ static h3_status make(h3_tensor *out, const h3_device *device, uint64_t seed, co
     H3_TRY(h3_synth_key(key, seed, parameter->name));
     h3_synth_parameter_scale(parameter, &base, &amp);
     H3_TRY(h3_device_tensor(out, device, dtype, parameter->rank, parameter->shape));
-    h3_status status = device->synth(out, key, base, amp, parameter->dtype == H3_BF16);
+    h3_status status = device->span_begin();
+    if (status == H3_OK) status = device->synth(out, key, base, amp, parameter->dtype == H3_BF16);
+    if (status == H3_OK) status = device->span_end();
     if (status != H3_OK) h3_device_free(out, device);
     return status;
 }
@@ -21,7 +23,9 @@ static h3_status bring(h3_tensor *out, const h3_device *device, const h3_tensor 
     if (stored->dtype == dtype) return h3_device_upload(out, device, stored);
     H3_TRY(h3_device_upload(&narrow, device, stored));
     h3_status status = h3_device_tensor(out, device, dtype, stored->rank, stored->shape);
+    if (status == H3_OK) status = device->span_begin();
     if (status == H3_OK) status = device->widen(out, &narrow);
+    if (status == H3_OK) status = device->span_end();
     h3_device_free(&narrow, device);
     if (status != H3_OK) h3_device_free(out, device);
     return status;

@@ -77,6 +77,7 @@ typedef struct h3_gate {
     int64_t candidate_end; /* full model: candidate operators in blocks before this one only; 0: in all */
     char *digests;      /* lines "<layout> <where> <node> <tensor> <digest>" of all candidate tensors; grows; caller frees */
     size_t digests_size;
+    double second_process; /* seconds that it kept the device busy */
 } h3_gate;
 
 /* Runs every wanted check of block 0 on one layout. A failed check is in the record, not in the status: a status says that the gate

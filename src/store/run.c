@@ -109,6 +109,7 @@ void h3_run_close(h3_run *run)
     if (run->folder[0] != 0 && run->lock >= 0) close(run->lock);
     h3_run_files_free(&run->inputs);
     h3_run_files_free(&run->outputs);
+    cJSON_Delete(run->devices);
     *run = (h3_run){.lock = -1};
 }
 

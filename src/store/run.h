@@ -8,7 +8,7 @@
  *                                             "build":{...},"sha256"}. No time, attempt or host: an identical rerun gives
  *                                             identical bytes. "sha256" is of its own text without that field: a byte that
  *                                             changed in it is noticed by whoever reads it
- *   <run>/stages/<stage>/site.json           attempt, host, user, job, hand-off, times: outside all hashes
+ *   <run>/stages/<stage>/site.json           attempt, host, user, job, hand-off, times, how busy devices were: outside all hashes
  *   <run>/stages/<stage>/.lock               held while the stage runs
  *   <run>/data/<...>, <run>/<file>.json      outputs, at paths that the stage chooses (h3_run_output says which it may not)
  *   <run>/attempts/<stage>/<n>/              stage.json, site.json of an earlier attempt; its outputs below their relative paths
@@ -71,6 +71,7 @@ typedef struct h3_run {
     int lock;              /* descriptor of .lock, closed on exec */
     char started[H3_RUN_TIME_SIZE];
     char hand_off[200];    /* for site.json, set before h3_run_begin: how hidden states pass between ranks; "": not at all */
+    cJSON *devices;        /* for site.json, set before h3_run_finish, owned: how busy they were; NULL: not measured */
 } h3_run;
 
 /* Asked before a stage reads anything else; makes nothing. H3_INTEGRITY when `stage` is not the first one and `folder` holds no run,

@@ -151,6 +151,7 @@ h3_status h3_run_write_site(const h3_run *run, const char *verdict)
     add_environment(json, "user", "USER");
     add_environment(json, "job", "SLURM_JOB_ID");
     if (run->hand_off[0] != 0) cJSON_AddStringToObject(json, "hand_off", run->hand_off);
+    if (run->devices != NULL) cJSON_AddItemReferenceToObject(json, "devices", run->devices);
     cJSON_AddStringToObject(json, "started", run->started);
     if (verdict != NULL) {
         h3_run_time(now);
