@@ -76,9 +76,15 @@ static h3_received sum_of(const h3_rank_work *work, int count)
     return sum;
 }
 
+static void say_bytes(FILE *stream, double bytes)
+{
+    if (bytes >= 1e9) fprintf(stream, "%.1f GB", bytes * 1e-9);
+    else if (bytes >= 1e6) fprintf(stream, "%.1f MB", bytes * 1e-6);
+    else fprintf(stream, "%.1f kB", bytes * 1e-3);
+}
+
 h3_status h3_work_text(char **out, const h3_rank_work *work, int count)
 {
-    static const double MEGABYTE = 1e6, GIGABYTE = 1e9;
     size_t size;
     double window = h3_work_window(work, count);
     h3_received sum = sum_of(work, count);
@@ -86,10 +92,8 @@ h3_status h3_work_text(char **out, const h3_rank_work *work, int count)
     if (stream == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the ranks' times");
     for (int i = 0; i < count; i++) fprintf(stream, "%s%.0f %%", i == 0 ? "busy " : ", ", 100 * share(work[i].busy, window));
     fprintf(stream, " of %.2f s", window);
-    if (sum.bytes > 0) {
-        int large = (double)sum.bytes >= GIGABYTE;
-        fprintf(stream, "; hand-off %.2f s, %.1f %s", sum.handing, (double)sum.bytes / (large ? GIGABYTE : MEGABYTE), large ? "GB" : "MB");
-    }
+    if (sum.bytes > 0) fprintf(stream, "; hand-off %.2f s, ", sum.handing);
+    if (sum.bytes > 0) say_bytes(stream, (double)sum.bytes);
     return fclose(stream) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "out of memory for the ranks' times");
 }
 

@@ -6,7 +6,8 @@
  * call, so windows of different machines agree to what such a call takes.
  *
  * What stages measure: the passes of stage 1; the comparisons of stage 2; block 0, its second process included, and all blocks in stage 3; the sampling
- * loop of a generation, but not its decoders, which run no spans. Opening, hashing and judging are in no window.
+ * loop of a generation, but not its decoders, which run no spans. Opening, hashing and judging are in no window. Hand-offs are
+ * those of links; velocities that return to the first rank by message are none.
  */
 #ifndef H3_DIST_METER_H
 #define H3_DIST_METER_H

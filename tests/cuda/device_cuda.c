@@ -119,6 +119,31 @@ static void check_shape(const h3_device *gpu, int64_t rows, int64_t width, int64
     }
 }
 
+/* Spans are timed without anybody waiting, more of them than are kept on their way; what lies between them is not their time. */
+static void check_spans(const h3_device *gpu)
+{
+    enum { COUNT = 2500 };
+    h3_tensor t;
+    h3_device_work work;
+    uint32_t key[2] = {1, 2};
+    const struct timespec pause = {.tv_nsec = 200000000};
+    must(h3_device_tensor(&t, gpu, H3_F32, 1, H3_SHAPE(4096)));
+    must(gpu->span_take(&work));
+    result(work.busy <= work.window, "spans of operators' kind so far", work.spans, 0);
+    for (int i = 0; i < COUNT; i++) {
+        must(gpu->span_begin());
+        must(gpu->synth(&t, key, 0.0f, 1.0f, 0));
+        must(gpu->span_end());
+        if (i == COUNT / 2) nanosleep(&pause, NULL);
+    }
+    must(gpu->span_begin()); /* not ended: counts nothing */
+    must(gpu->span_take(&work));
+    result(work.spans == COUNT && work.busy > 0 && work.busy <= work.window - 0.15 && work.window < 60, "spans", work.spans, (long long)(1e6 * work.busy));
+    must(gpu->span_take(&work));
+    result(work.spans == 0 && work.busy == 0 && work.window == 0, "spans begin anew", work.spans, 0);
+    h3_device_free(&t, gpu);
+}
+
 static double seconds(void)
 {
     struct timespec now;
@@ -185,6 +210,7 @@ int main(int argc, char **argv)
     }
     check_upload(gpu, ((size_t)1 << 20) + 3);
     check_upload(gpu, 100);
+    check_spans(gpu);
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

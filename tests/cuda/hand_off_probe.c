@@ -69,7 +69,10 @@ static h3_status receive_or_not(int up, int flow)
     unsigned char *host = malloc(bytes);
     EXPECT(host != NULL);
     relay(gpu->fill(tensor.data, 0x55, bytes));
+    h3_received before = ranks.received;
     h3_status status = link_of.receive(link_of.user, up, &tensor);
+    EXPECT(ranks.received.bytes == before.bytes + (status == H3_OK ? (int64_t)bytes : 0));
+    EXPECT((ranks.received.handing > before.handing) == (status == H3_OK) && (ranks.received.waited > before.waited) == (status == H3_OK));
     relay(gpu->to_host(host, tensor.data, bytes));
     for (size_t i = 0; i < bytes && status == H3_OK; i++) EXPECT(host[i] == byte_of(i, ranks.rank + (up ? -1 : 1), flow));
     h3_device_free(&tensor, gpu);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "dist/internal.h"
+#include "dist/meter.h"
 #include "graph/device.h"
 
 static h3_ranks ranks;
@@ -311,6 +312,42 @@ static void parting(void)
     crossing();
 }
 
+/* Down the chain, each rank at work for a while before it hands on: who comes later waits longer, and everybody's share is a part of the whole. */
+static void meter(void)
+{
+    const h3_device *cpu = h3_device_cpu();
+    const double work = 0.3;
+    h3_meter watched;
+    h3_rank_work *all;
+    h3_link link = h3_ranks_link(&ranks, cpu);
+    int last = ranks.count - 1;
+    static float values[1000];
+    h3_tensor tensor = h3_tensor_view(values, H3_F32, 1, H3_SHAPE(1000)), other = h3_tensor_view(values, H3_F32, 1, H3_SHAPE(10));
+    for (int round = 0; round < 2; round++) {
+        EXPECT_OK(h3_ranks_agree(&ranks, H3_OK));
+        EXPECT_OK(h3_meter_start(&watched, &ranks, cpu));
+        if (ranks.rank > 0) EXPECT(link.receive(link.user, 1, &tensor) == H3_OK);
+        EXPECT_OK(cpu->span_begin());
+        compute(work);
+        EXPECT_OK(cpu->span_end());
+        if (ranks.rank < last) EXPECT_OK(link.send(link.user, 1, &tensor));
+        if (ranks.rank < last) EXPECT_OK(link.send(link.user, 1, &tensor));
+        if (ranks.rank > 0) EXPECT(link.receive(link.user, 1, &other) == H3_INTEGRITY); /* of a wrong size: handed nothing on */
+        watched.elsewhere = ranks.rank == last ? 10 : 0;
+        EXPECT_OK(h3_meter_stop(&watched, &all));
+        EXPECT((all != NULL) == (ranks.rank == 0));
+        for (int rank = 0; all != NULL && rank < ranks.count; rank++) {
+            const h3_rank_work *w = &all[rank];
+            double busy = w->busy - (rank == last ? 10 : 0);
+            EXPECT(w->spans == 1 && busy >= work && busy <= w->last - w->first + 1e-9 && w->first >= 0.5 * rank * work);
+            EXPECT(w->received.waited >= 0.5 * rank * work && (w->received.handing > 0) == (rank > 0));
+            EXPECT(w->received.bytes == (rank > 0 ? 4000 : 0));
+        }
+        EXPECT(all == NULL || h3_work_window(all, ranks.count) >= 0.9 * ranks.count * work);
+        free(all);
+    }
+}
+
 /* Goes on until a signal stops it, or for some seconds. */
 static h3_status steps(double seconds)
 {
@@ -367,6 +404,7 @@ static h3_status run(const char *mode)
     else if (strcmp(mode, "patience") == 0) patience();
     else if (strcmp(mode, "overlap") == 0) overlap();
     else if (strcmp(mode, "parting") == 0) parting();
+    else if (strcmp(mode, "meter") == 0) meter();
     else if (strcmp(mode, "steps") == 0) status = steps(number);
     else if (strcmp(mode, "range") == 0)
         status = h3_ranks_agree(&ranks, h3_block_range(ranks.rank, ranks.count, number, &first, &count));

@@ -70,6 +70,11 @@ for ranks in 1 2 3 4 8; do
     check "$ranks ranks: any one stops at any point, all part, and the lines are as new" quiet_end 0 ''
 done
 
+for ranks in 1 3; do
+    run "meter$ranks" "$ranks" meter 10 0
+    check "$ranks ranks: work, waiting and hand-offs are told apart" quiet_end 0 ''
+done
+
 alone() {
     out=$folder/alone
     env -u OMPI_ALLOW_RUN_AS_ROOT -u OMPI_ALLOW_RUN_AS_ROOT_CONFIRM timeout 20 "$probe" "$@" >"$out" 2>&1

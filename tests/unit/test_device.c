@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "graph/device.h"
 #include "model/synth.h"
 #include "qualify/metrics.h"
@@ -158,11 +159,64 @@ static void test_synth_through_bf16(void **state)
     }
 }
 
+static void nap(double seconds) { usleep((useconds_t)(1e6 * seconds)); }
+
+static void test_spans(void **state)
+{
+    (void)state;
+    const h3_device *cpu = h3_device_cpu();
+    h3_device_work work;
+    float values[2] = {1, 2};
+    int equal;
+    h3_tensor t = h3_tensor_view(values, H3_F32, 1, H3_SHAPE(2));
+    assert_good(cpu->span_take(&work)); /* what other tests did */
+    double before = h3_clock();
+    for (int i = 0; i < 3; i++) {
+        assert_good(cpu->span_begin());
+        nap(0.02);
+        assert_good(cpu->span_end());
+        nap(0.03);
+    }
+    assert_good(cpu->span_begin()); /* its work fails: it is not ended, and nothing of it counts */
+    nap(0.05);
+    assert_good(h3_device_equal(&equal, cpu, &t, &t));
+    double after = h3_clock();
+    assert_good(cpu->span_take(&work));
+    assert_int_equal(work.spans, 4);
+    assert_true(work.start >= before && work.start + work.window <= after);
+    assert_true(work.busy >= 0.06 && work.busy <= work.window - 0.13);
+}
+
+/* Taken is taken; the next window begins with the next work. */
+static void test_spans_begin_anew(void **state)
+{
+    (void)state;
+    const h3_device *cpu = h3_device_cpu();
+    h3_device_work work;
+    h3_row_sum sum;
+    float values[2] = {1, 2};
+    h3_tensor samples, t = h3_tensor_view(values, H3_F32, 1, H3_SHAPE(2)), none = {0};
+    assert_good(h3_device_row_sums(&sum, cpu, &t, &t, 1, 1));
+    assert_good(cpu->span_take(&work));
+    assert_true(work.spans >= 1);
+    assert_good(cpu->span_take(&work));
+    assert_true(work.spans == 0 && work.busy == 0.0 && work.window == 0.0);
+    nap(0.01);
+    double before = h3_clock();
+    assert_good(h3_device_row_sums(&sum, cpu, &t, &t, 1, 1));
+    assert_good(h3_device_samples(&samples, cpu, &t, 2));
+    assert_fails(h3_device_row_sums(&sum, cpu, &t, &none, 1, 1), H3_FAILED, "cannot be compared");
+    h3_tensor_free(&samples);
+    assert_good(cpu->span_take(&work));
+    assert_true(work.spans == 2 && work.start >= before && work.busy > 0.0 && work.busy <= work.window);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_of_sums), cmocka_unit_test(test_refusals), cmocka_unit_test(test_norm),  cmocka_unit_test(test_samples),
         cmocka_unit_test(test_digest_job),    cmocka_unit_test(test_equal),    cmocka_unit_test(test_synth_through_bf16),
+        cmocka_unit_test(test_spans),         cmocka_unit_test(test_spans_begin_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
