@@ -22,7 +22,7 @@ void h3_engine_free(h3_engine *engine);
 typedef enum { H3_FORWARD, H3_BACKWARD } h3_direction;
 
 /* Runs `op` on a call whose tensors are set; plans, gives workspace, checks that the floating-point control state survived.
- * H3_FAILED with the operator's message when it fails or breaks the state. */
+ * H3_FAILED with the operator's message when it fails or breaks the state. The operator's part is a span of the device's work. */
 h3_status h3_engine_call(h3_engine *engine, const h3_operator *op, h3_call *call, h3_direction direction);
 /* The tensors that op wants to save for these inputs (dtype and shape only). */
 h3_status h3_engine_plan(h3_engine *engine, const h3_operator *op, h3_call *call, h3_call_plan *plan);
