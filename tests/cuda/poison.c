@@ -110,7 +110,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 #ifdef H3_CUDNN
 
 typedef CUresult (*range_fn)(CUdeviceptr *, size_t *, CUdeviceptr);
+typedef cudnnStatus_t (*set_fn)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, const void *);
 typedef cudnnStatus_t (*execute_fn)(cudnnHandle_t, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t);
+
+/* What the next call is given; the library's own descriptors do not tell. */
+static int64_t ids[H3_SDPA_TENSORS];
+static void *pointers[H3_SDPA_TENSORS];
 
 /* To the end of the allocation: items of a batch are written in ascending order, one call an item. */
 static void fill_rest(void *data, cudaStream_t stream)
@@ -126,18 +131,30 @@ static void fill_rest(void *data, cudaStream_t stream)
     if (cudaMemsetAsync(data, 0xff, bytes, stream) != cudaSuccess) give_up("cannot fill an output of cuDNN");
 }
 
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void *values)
+{
+    set_fn real;
+    if (name == CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS || name == CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) {
+        if (count > H3_SDPA_TENSORS) give_up("a call of cuDNN with more tensors than attention has");
+        if (name == CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) memset(ids, 0, sizeof ids);
+        memcpy(name == CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS ? (void *)ids : (void *)pointers, values, (size_t)count * 8);
+    }
+    find_real("cudnnBackendSetAttribute", &real);
+    return real(to, name, type, count, values);
+}
+
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
 {
     execute_fn real;
-    int64_t ids[H3_SDPA_TENSORS], count = 0;
-    void *pointers[H3_SDPA_TENSORS];
     cudaStream_t stream;
-    if (cudnnBackendGetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, H3_SDPA_TENSORS, &count, ids) != CUDNN_STATUS_SUCCESS ||
-        cudnnBackendGetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, H3_SDPA_TENSORS, &count, pointers) != CUDNN_STATUS_SUCCESS ||
-        cudnnGetStream(handle, &stream) != CUDNN_STATUS_SUCCESS)
-        give_up("a call of cuDNN that cannot be read");
-    for (int64_t i = 0; i < count; i++)
-        if (ids[i] == H3_SDPA_O || ids[i] == H3_SDPA_LSE) fill_rest(pointers[i], stream);
+    int filled = 0;
+    if (cudnnGetStream(handle, &stream) != CUDNN_STATUS_SUCCESS) give_up("a call of cuDNN whose stream is not known");
+    for (int i = 0; i < H3_SDPA_TENSORS; i++) {
+        if (ids[i] != H3_SDPA_O && ids[i] != H3_SDPA_LSE) continue;
+        fill_rest(pointers[i], stream);
+        filled++;
+    }
+    if (filled == 0) give_up("a call of cuDNN without an output");
     attentions++;
     if (is_left_out()) return CUDNN_STATUS_SUCCESS;
     find_real("cudnnBackendExecute", &real);

@@ -102,7 +102,18 @@ with_ffmpeg() {
     out=$(ulimit -f 8; "$preview" --evidence "$seed" --out "$work/kept.mp4" 2>&1)
     is 'a full disk: exit 4, the old file stays' "$? $(cat "$work/kept.mp4") $(find "$work" -name '.tmp-*')" '4 old '
 
+    of_contract_size
     of_a_run "$seed"
+}
+
+# a seed's pictures and sound as the contract has them
+of_contract_size() {
+    local seed=$work/whole
+    check 'evidence of the contract'"'"'s size is made' evidence "$seed" 1344x768 124 165600
+    check 'its preview is made' "$preview" --evidence "$seed" --out "$work/whole.mp4"
+    is '124 frames of 1344x768 at 24 a second' "$(probe "$work/whole.mp4" v width,height,avg_frame_rate,nb_frames)" '1344,768,24/1,124'
+    is 'sound of 32 kHz, 2 channels, every sample' "$(probe "$work/whole.mp4" a sample_rate,channels,duration_ts)" '32000,2,165600'
+    rm -r "$seed"
 }
 
 # as the jobs call it
