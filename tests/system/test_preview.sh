@@ -96,6 +96,9 @@ with_ffmpeg() {
     cp -r "$seed" "$work/rate" && ffmpeg -v error -y -f lavfi -i aevalsrc=0.1:s=31000 -t 1 -c:a pcm_f32le "$work/rate/audio.wav" </dev/null
     fails 'a rate that AAC does not know' 2 '31000' --evidence "$work/rate"
     fails 'an encoder that nobody knows' 2 'no video encoder vp9' --evidence "$seed" --encoder vp9
+    mkfifo "$work/pipe"
+    out=$("$preview" --evidence "$seed" --out "$work/pipe" 2>&1)
+    is 'a pipe is not replaced: exit 2, one line' "$? $(wc -l <<<"$out") $(stat -c %F "$work/pipe")" '2 1 fifo'
     fails 'half of two commands' 2 'is needed; see h3_preview --help' --evidence "$seed" --check
     out=$("$preview" --evidence "$seed" --out "$work/none/x.mp4" 2>&1)
     is 'no folder for it: exit 4, one line' "$? $(wc -l <<<"$out")" '4 1'
