@@ -7,7 +7,7 @@
 #   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
-#   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so: what tests/cuda/run_all.sh runs on a GPU
+#   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so, libpoison.so: what tests/cuda/run_all.sh runs on a GPU
 #   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
 #   tests/cuda/hand_off_probe.c  build/tests/hand_off_probe, on an emulated GPU and NCCL (where their headers are)
 #   bench/X.c                    build/bench/X
@@ -197,7 +197,7 @@ candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS
 tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
-cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda audio_cuda video_cuda attention_cudnn libinject.so)
+cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda audio_cuda video_cuda attention_cudnn libinject.so libpoison.so)
 
 # --- compiling ------------------------------------------------------------------------------------------------------
 
@@ -258,6 +258,10 @@ $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.
 # LD_PRELOAD for error injection
 $(BUILD)/tests/libinject.so: tests/cuda/inject.c $(BUILD)/flags.key
 	$(call run,LD,$(CC) $(COMMON) $(CUDA_CFLAGS) -fPIC -shared $(SANITIZER) $< -ldl -o $@)
+
+# LD_PRELOAD beneath compute-sanitizer. It needs the libraries whose calls it takes, and the driver only while it runs.
+$(BUILD)/tests/libpoison.so: tests/cuda/poison.c $(BUILD)/flags.key
+	$(call run,LD,$(CC) $(COMMON) $(FLAGS_provider_cuda) $(CUDA_CFLAGS) -Ikernels/provider/cuda -fPIC -shared $(SANITIZER) $< -Wl$(comma)--no-as-needed $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -ldl -o $@)
 
 $(BUILD)/tests/attention_cudnn: $(call objects,$(ATTENTION_CUDNN_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)

@@ -122,6 +122,7 @@ static h3_status make_movie(source *from, const char *evidence, const char *out,
     char temporary[H3_PATH_MAX];
     h3_movie *movie = NULL;
     const double start = h3_clock();
+    H3_TRY(h3_publish_check(out));
     H3_TRY(open_source(from, evidence));
     H3_TRY(temporary_name(temporary, out));
     h3_status status = h3_movie_open(&movie, temporary, encoder, from->height, from->width, &from->sound);

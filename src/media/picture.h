@@ -25,7 +25,7 @@ h3_status h3_picture_read(h3_picture *out, const char *path, h3_picture_kind kin
 /* A PNG file of the evidence kind in memory (free()). */
 h3_status h3_picture_build(char **png, size_t *size, const unsigned char *rgb, int64_t height, int64_t width);
 
-/* Pillow's Lanczos resampling, bit for bit (video-vae.md 4.1). H3_USAGE for a size outside 1..H3_PICTURE_SIDE_LIMIT. */
+/* Lanczos resampling of Pillow 13, bit for bit (video-vae.md 4.1; but the height first where Pillow 13 begins with it). H3_USAGE for a size outside 1..H3_PICTURE_SIDE_LIMIT. */
 h3_status h3_picture_resize(h3_picture *out, const h3_picture *in, int64_t width, int64_t height);
 /* The first keyframe is stretched to the canvas, a later one covers it and is cropped at its middle. */
 h3_status h3_picture_canvas(h3_picture *out, const h3_picture *in, int64_t width, int64_t height, int is_first);

@@ -1,5 +1,5 @@
-/* Pillow's Lanczos resampling (video-vae.md 4.1), bit for bit: weights in double, then as integers of 22 fraction bits; 8-bit rounding between
- * the horizontal and the vertical pass. */
+/* Lanczos resampling of Pillow 13 (video-vae.md 4.1), bit for bit: weights in double, then as integers of 22 fraction bits; 8-bit rounding between
+ * the two passes, whose order therefore shows. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,9 +95,17 @@ static h3_status new_picture(h3_picture *out, int64_t width, int64_t height)
     return H3_OK;
 }
 
+static h3_status copy_of(h3_picture *out, const h3_picture *in)
+{
+    H3_TRY(new_picture(out, in->width, in->height));
+    memcpy(out->rgb, in->rgb, (size_t)(in->width * in->height) * COLOURS);
+    return H3_OK;
+}
+
 static h3_status horizontal(h3_picture *out, const h3_picture *in, int64_t width)
 {
     taps t;
+    if (in->width == width) return copy_of(out, in);
     H3_TRY(taps_new(&t, in->width, width));
     h3_status status = new_picture(out, width, in->height);
     if (status == H3_OK) {
@@ -112,6 +120,7 @@ static h3_status horizontal(h3_picture *out, const h3_picture *in, int64_t width
 static h3_status vertical(h3_picture *out, const h3_picture *in, int64_t height)
 {
     taps t;
+    if (in->height == height) return copy_of(out, in);
     H3_TRY(taps_new(&t, in->height, height));
     h3_status status = new_picture(out, in->width, height);
     if (status == H3_OK) {
@@ -131,23 +140,15 @@ static h3_status check_size(int64_t width, int64_t height)
 
 h3_status h3_picture_resize(h3_picture *out, const h3_picture *in, int64_t width, int64_t height)
 {
-    h3_picture wide = {0};
-    *out = wide;
+    h3_picture middle = {0};
+    *out = middle;
     H3_TRY(check_size(width, height));
     H3_TRY(check_size(in->width, in->height));
-    if (in->width != width) H3_TRY(horizontal(&wide, in, width));
-    const h3_picture *middle = in->width != width ? &wide : in;
-    h3_status status = H3_OK;
-    if (middle->height != height) {
-        status = vertical(out, middle, height);
-    } else if (middle == &wide) {
-        *out = wide;
-        return H3_OK;
-    } else {
-        status = new_picture(out, width, height);
-        if (status == H3_OK) memcpy(out->rgb, in->rgb, (size_t)(width * height) * COLOURS);
-    }
-    h3_picture_free(&wide);
+    /* Before version 13 Pillow never began with the height. */
+    const int height_first = in->height > height && in->height - height > 2 * (in->width - width);
+    h3_status status = height_first ? vertical(&middle, in, height) : horizontal(&middle, in, width);
+    if (status == H3_OK) status = height_first ? horizontal(out, &middle, width) : vertical(out, &middle, height);
+    h3_picture_free(&middle);
     return status;
 }
 

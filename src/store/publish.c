@@ -94,10 +94,18 @@ static h3_status publish_pending(pending *file, const void *data, size_t size, c
     return status;
 }
 
+h3_status h3_publish_check(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) return H3_OK; /* rename refuses a folder itself */
+    return h3_error(H3_USAGE, "%s is a device, pipe or socket; give the name of a file", path);
+}
+
 h3_status h3_publish(const char *path, const void *data, size_t size)
 {
     pending file;
     const char *name;
+    H3_TRY(h3_publish_check(path));
     H3_TRY(open_folder_of(&file.folder, &name, path));
     h3_status status = create_temporary(&file, path);
     if (status == H3_OK) status = publish_pending(&file, data, size, name, path);

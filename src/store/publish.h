@@ -12,8 +12,10 @@
 /* Names of temporary files start with this; whoever lists a folder ignores them. */
 #define H3_TEMPORARY_PREFIX ".tmp-"
 
+/* H3_USAGE when a device, pipe or socket has the name, or a link leads to one: a file that is renamed onto it would take its place. */
+h3_status h3_publish_check(const char *path);
 /* Writes to a temporary name beside `path`, fsyncs, renames, fsyncs the directory. Failure leaves the old file and no temporary
- * (only when the very last fsync fails is the new file in place already). H3_ENVIRONMENT, naming it. The folder must exist. */
+ * (only when the very last fsync fails is the new file in place already). H3_ENVIRONMENT, naming it; h3_publish_check comes first. The folder must exist. */
 h3_status h3_publish(const char *path, const void *data, size_t size);
 /* The same for JSON text (h3_json_print); gives size and hash when asked (pointers may be NULL). */
 h3_status h3_publish_json(const char *path, const cJSON *value, int64_t *size, char sha256[H3_SHA256_HEX]);

@@ -12,7 +12,10 @@ harmless=$(ldd "$(command -v bash)" | awk '$1 == "libc.so.6" { print $3 }') # in
 # stand_in FILE TEXT: a program; $all are its arguments in one word
 stand_in() { printf '#!/usr/bin/env bash\nall="$*"\n%s\n' "$2" >"$1" && chmod +x "$1"; }
 good_programs() {
-    stand_in "$work/tests/golden_cuda" 'case $all in *--probe*) echo "cuda: 1 there" ;; *) echo "goldens on cuda: ok" ;; esac'
+    stand_in "$work/tests/golden_cuda" '
+        [ -z "${H3_POISON_SKIP:-}" ] || { echo "goldens on cuda: FAILED"; exit 1; }
+        [ -z "${LD_PRELOAD:-}" ] || echo "poison: outputs of 7 products and 1 attentions were NaNs before" >&2
+        case $all in *--probe*) echo "cuda: 1 there" ;; *) echo "goldens on cuda: ok" ;; esac'
     stand_in "$work/tests/nodes_cuda" 'while [ $# -gt 0 ]; do [ "$1" != --digests ] || echo "a node 1234" >"$2"; shift; done; echo "20 checked, 0 failed"'
     stand_in "$work/bin/h3_reference_pass" '
         while [ $# -gt 0 ]; do [ "$1" != --out ] || out=$2; shift; done
@@ -21,6 +24,7 @@ good_programs() {
     stand_in "$work/tools/compute-sanitizer" 'while [[ $1 == --* ]]; do shift 2; done; "$@"'
     stand_in "$work/tools/nvidia-smi" 'echo 143771'
     ln -sf "$harmless" "$work/tests/libinject.so"
+    ln -sf "$harmless" "$work/tests/libpoison.so"
 }
 # run ARGUMENTS...: rc, out (stdout) and err
 run() {
@@ -90,7 +94,7 @@ is 'nothing run is no success' "$rc $(last)" '1 0 passed, 0 failed, 0 skipped'
 # --- failures --------------------------------------------------------------------------------------------------------------
 
 good_programs
-stand_in "$work/tests/golden_cuda" 'case $all in *--probe*) echo "cuda: 1 there" ;; *deep*) echo "deep bf16 FAILED  2 beyond"; echo "goldens on cuda: FAILED"; exit 1 ;; *) echo ok ;; esac'
+sed -i 's/^ *case $all in/&  *deep*) echo "deep bf16 FAILED  2 beyond"; echo "goldens on cuda: FAILED"; exit 1 ;;/' "$work/tests/golden_cuda"
 run
 is 'a failing part is counted, the others still run' "$rc $(last)" "1 $((count - 1)) passed, 1 failed, 0 skipped"
 like 'its row says how it ended' "$out" '^deep +FAILED +[0-9.]+ s  exit 1: goldens on cuda: FAILED$'
@@ -129,9 +133,23 @@ stand_in "$work/tests/nodes_cuda" 'echo "1 checked, 1 failed"; exit 1'
 run --parts process,nodes,nodes-full,large
 is 'nodes that fail' "$rc $(last)" '1 0 passed, 4 failed, 0 skipped'
 good_programs
-stand_in "$work/tools/compute-sanitizer" 'echo "========= ERROR SUMMARY: 1 error"; [[ $all != *racecheck* ]] || exit 9'
+stand_in "$work/tools/compute-sanitizer" 'echo "========= ERROR SUMMARY: 1 error"; [[ $all != *racecheck* ]] || exit 9; while [[ $1 == --* ]]; do shift 2; done; "$@"'
 run --parts memcheck,initcheck,racecheck
 is 'what a sanitizer finds is a failure' "$rc $(last)" '1 2 passed, 1 failed, 0 skipped'
+good_programs
+stand_in "$work/tools/compute-sanitizer" 'echo "$all" >>"'"$work"'/sanitized"; while [[ $1 == --* ]]; do shift 2; done; "$@"'
+run --parts memcheck,initcheck,racecheck
+is 'racecheck leaves cuDNN out in the passes, no other tool leaves out anything' "$rc $(grep -c -- --kernel-name-exclude "$work/sanitized") $(grep -c 'racecheck .*--kernel-name-exclude kns=cudnn_generated .*golden_cuda' "$work/sanitized")" '0 1 1'
+sed -i '/LD_PRELOAD/d' "$work/tests/golden_cuda"
+run --parts initcheck
+is 'initcheck fails when no output was filled' "$rc $(grep -c 'no output of a library was filled' "$work/log/initcheck.log")" '1 1'
+good_programs
+for code in 0 4; do
+    sed -i "s/.*H3_POISON_SKIP.*/[ -z \"\${H3_POISON_SKIP:-}\" ] || { echo 'goldens on cuda: ok'; exit $code; }/" "$work/tests/golden_cuda"
+    run --parts initcheck
+    is "initcheck fails when a product that is left out does not fail a golden (exit $code)" "$rc $(grep -c 'a product was left out' "$work/log/initcheck.log")" '1 1'
+done
+good_programs
 
 # --- skipped ---------------------------------------------------------------------------------------------------------------
 

@@ -96,13 +96,27 @@ with_ffmpeg() {
     cp -r "$seed" "$work/rate" && ffmpeg -v error -y -f lavfi -i aevalsrc=0.1:s=31000 -t 1 -c:a pcm_f32le "$work/rate/audio.wav" </dev/null
     fails 'a rate that AAC does not know' 2 '31000' --evidence "$work/rate"
     fails 'an encoder that nobody knows' 2 'no video encoder vp9' --evidence "$seed" --encoder vp9
+    mkfifo "$work/pipe"
+    out=$("$preview" --evidence "$seed" --out "$work/pipe" 2>&1)
+    is 'a pipe is not replaced: exit 2, one line' "$? $(wc -l <<<"$out") $(stat -c %F "$work/pipe")" '2 1 fifo'
     fails 'half of two commands' 2 'is needed; see h3_preview --help' --evidence "$seed" --check
     out=$("$preview" --evidence "$seed" --out "$work/none/x.mp4" 2>&1)
     is 'no folder for it: exit 4, one line' "$? $(wc -l <<<"$out")" '4 1'
     out=$(ulimit -f 8; "$preview" --evidence "$seed" --out "$work/kept.mp4" 2>&1)
     is 'a full disk: exit 4, the old file stays' "$? $(cat "$work/kept.mp4") $(find "$work" -name '.tmp-*')" '4 old '
 
+    of_contract_size
     of_a_run "$seed"
+}
+
+# a seed's pictures and sound as the contract has them
+of_contract_size() {
+    local seed=$work/whole
+    check 'evidence of the contract'"'"'s size is made' evidence "$seed" 1344x768 124 165600
+    check 'its preview is made' "$preview" --evidence "$seed" --out "$work/whole.mp4"
+    is '124 frames of 1344x768 at 24 a second' "$(probe "$work/whole.mp4" v width,height,avg_frame_rate,nb_frames)" '1344,768,24/1,124'
+    is 'sound of 32 kHz, 2 channels, every sample' "$(probe "$work/whole.mp4" a sample_rate,channels,duration_ts)" '32000,2,165600'
+    rm -r "$seed"
 }
 
 # as the jobs call it

@@ -16,55 +16,57 @@ if command -v python3 >/dev/null && python3 -c 'import argparse' 2>/dev/null; th
     out=$(python3 $script --help 2>&1)
     is '--help needs nothing but Python' "$?" 0
     like 'and shows an example' "$out" '^  scripts/export_conditioning.py --model .* --out conditioning.safetensors$'
-    for canvas in 1344 0x0 100x32 axb 32x32x32; do
-        out=$(python3 $script --prompt "$work/p" --out "$work/o" --canvas $canvas 2>&1)
-        like "a canvas $canvas is refused" "$? $(tail -n 1 <<<"$out")" '^2 .*--canvas'
-    done
+    printf 'A fox runs over snow.' >"$work/prompt"
+    : >"$work/empty"
+    printf '\377\376' >"$work/latin"
+    mkfifo "$work/fifo"
+    refused() { # refused NAME PATTERN OPTION...: the last line and the exit code match, nothing is written
+        local name=$1 pattern=$2 out
+        shift 2
+        out=$(python3 $script --prompt "$work/prompt" --out "$work/out" "$@" 2>&1 </dev/null)
+        like "$name is refused" "$? $(tail -n 1 <<<"$out")" "$pattern"
+        [ ! -e "$work/out" ] || not_ok "$name: something was written"
+    }
+    for canvas in 1344 0x0 100x32 axb 32x32x32 -32x32 32x16416; do refused "a canvas $canvas" '^2 .*--canvas' --canvas=$canvas; done
+    refused 'a prompt that is not there' "^3 export_conditioning: --prompt $work/absent: .*; give" --prompt "$work/absent"
+    refused 'an empty one' '^3 .*empty: it is empty; write' --prompt "$work/empty"
+    refused 'one that is not UTF-8' '^3 .*latin: .*; give a text file in UTF-8' --prompt "$work/latin"
+    refused 'a place in no folder' '^2 .*--out .*absent/out: give' --out "$work/absent/out"
+    refused 'a folder as the file' '^2 .*--out .*: give' --out "$work"
+    refused 'what is no file' '^2 .*--out .*fifo: give' --out "$work/fifo"
+    check 'and stays what it was' test -p "$work/fifo"
     out=$(python3 $script --out "$work/o" 2>&1)
     like 'so is a missing prompt' "$? $(tail -n 1 <<<"$out")" '^2 .*--prompt'
-    # the packing that it undoes, on numbers: row (y, x), feature c * 4 + dy * 2 + dx holds latent [c, 2 y + dy, 2 x + dx]
-    check 'rows become latents' python3 - "$work/script.py" <<'PYTHON'
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("script", sys.argv[1])
+    mkdir "$work/bare"
+    echo 'raise ImportError("No module named torch")' | tee "$work/bare/numpy.py" >"$work/bare/torch.py"
+    PYTHONPATH=$work/bare refused 'a machine without PyTorch' '^4 .*No module named torch; install PyTorch'
+
+    # The file it writes, without PyTorch: byte for byte, whole or not at all, and read by h3_keyframe.
+    check 'it writes a file of its own making' python3 - "$work" <<'PYTHON'
+import importlib.util, json, pathlib, struct, sys, zlib
+work = pathlib.Path(sys.argv[1])
+spec = importlib.util.spec_from_file_location("script", work / "script.py")
 script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(script)
-
-
-class Rows:  # as much of a tensor as the function uses, by index arithmetic
-    def __init__(self, shape, at):
-        self.shape, self.at = shape, at
-    def float(self): return self
-    cpu = contiguous = float
-    def _flat(self, index):
-        place, rest = [], index
-        for size in reversed(self.shape):
-            place.append(rest % size)
-            rest //= size
-        return self.at(tuple(reversed(place)))
-    def reshape(self, *shape):
-        def at(place):
-            index = 0
-            for size, i in zip(shape, place): index = index * size + i
-            return self._flat(index)
-        return Rows(shape, at)
-    def permute(self, *order):
-        return Rows([self.shape[i] for i in order], lambda place: self.at(tuple(place[order.index(i)] for i in range(len(order)))))
-    def __iter__(self):
-        return (Rows(self.shape[1:], lambda place, n=n: self.at((n,) + place)) for n in range(self.shape[0]))
-
-
-pictures, channels, height, width = 2, 3, 4, 6
-rows = Rows((pictures * height * width // 4, 4 * channels), lambda place: place)
-made = script.latents_of(rows, pictures, channels, height, width)
-assert len(made) == pictures
-for p, latents in enumerate(made):
-    assert list(latents.shape) == [1, channels, 1, height, width]
-    for c in range(channels):
-        for y in range(height):
-            for x in range(width):
-                row, feature = latents.at((0, c, 0, y, x))
-                assert row == p * height * width // 4 + (y // 2) * (width // 2) + x // 2, (p, c, y, x, row)
-                assert feature == c * 4 + y % 2 * 2 + x % 2, (p, c, y, x, feature)
+entries = {"text": ("BF16", [3, 8], b"?" * 48), "text_tags": ("I64", [3], struct.pack("<3q", 1, 0, 1))}
+data = script.safetensors(entries, {"b": "1", "a": "2"})
+size = int.from_bytes(data[:8], "little")
+assert size % 8 == 0 and len(data) == 8 + size + 72
+assert data[8:8 + size].rstrip(b" ") == (b'{"__metadata__":{"b":"1","a":"2"},"text":{"dtype":"BF16","shape":[3,8],"data_offsets":[0,48]},'
+                                         b'"text_tags":{"dtype":"I64","shape":[3],"data_offsets":[48,72]}}'), data
+script.publish(work / "text.safetensors", b"old")
+script.publish(work / "text.safetensors", data)
+assert (work / "text.safetensors").read_bytes() == data
+try:
+    script.publish(work / "bare", data)  # a folder
+    raise AssertionError("a folder was replaced")
+except SystemExit as end:
+    assert end.code == 4
+assert not list(work.glob("*.part"))
+part = lambda kind, body: struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+(work / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + part(b"IHDR", struct.pack(">2I5B", 1, 1, 8, 2, 0, 0, 0)) + part(b"IDAT", zlib.compress(b"\0fox")) + part(b"IEND", b""))
 PYTHON
+    out=$("${H3_BIN:-bin}/h3_keyframe" --text "$work/text.safetensors" --first "$work/picture.png" --canvas 32x32 --out "$work/ours.safetensors" 2>&1)
+    like 'that h3_keyframe reads' "$? $out" '^0 keyframe .*  3 text rows, canvas 32x32, pictures$'
 fi
 tap_end

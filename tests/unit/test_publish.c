@@ -101,6 +101,24 @@ static void replaces_a_symlink_and_not_its_target(void **state)
     assert_content(in_scratch("link"), "new");
 }
 
+/* As root a rename would put a file in the place of /dev/null. */
+static void replaces_no_device_or_pipe(void **state)
+{
+    struct stat info;
+    (void)state;
+    assert_int_equal(mkfifo(in_scratch("pipe"), 0600), 0);
+    assert_int_equal(symlink("pipe", in_scratch("link")), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(h3_publish(in_scratch(i == 0 ? "pipe" : "link"), "x", 1), H3_USAGE);
+        assert_non_null(strstr(h3_error_text(), "give the name of a file"));
+    }
+    assert_int_equal(lstat(in_scratch("pipe"), &info), 0);
+    assert_true(S_ISFIFO(info.st_mode));
+    assert_int_equal(lstat(in_scratch("link"), &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    assert_int_equal(count_entries(scratch), 2);
+}
+
 /* A failing call leaves the old file, no temporary, no open descriptor, and a message with the path. */
 static void fails_cleanly(const char *call, int countdown, int error, int old_stays)
 {
@@ -339,6 +357,7 @@ int main(void)
         SCRATCH_TEST(publishes_and_replaces),
         SCRATCH_TEST(publishes_beside_the_working_directory),
         SCRATCH_TEST(replaces_a_symlink_and_not_its_target),
+        SCRATCH_TEST(replaces_no_device_or_pipe),
         SCRATCH_TEST(every_call_that_fails_leaves_the_old_file),
         SCRATCH_TEST(short_and_interrupted_writes_go_on),
         SCRATCH_TEST(tolerates_what_a_file_system_lacks),

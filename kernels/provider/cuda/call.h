@@ -69,6 +69,9 @@ static inline void *h3_at(const void *data, int64_t i, bool bf16) { return (char
 int h3_succeeded(const h3_check &check, const char *what, cudaError_t code);
 int h3_copy(const h3_check &check, const char *what, void *to, const void *from, size_t bytes); /* within the device */
 
+/* Whether BF16 rows of `width` elements are whole packs of `many`, at places that a pack can be read from; absent tensors are. */
+bool h3_in_packs(int64_t width, int many, std::initializer_list<const void *> tensors);
+
 /* Blocks for `items` of work, `each` a block; kernels that take more items than blocks stride over the grid. */
 unsigned h3_blocks(int64_t items, int64_t each);
 

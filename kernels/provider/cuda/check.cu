@@ -169,6 +169,14 @@ int h3_copy(const h3_check &check, const char *what, void *to, const void *from,
     return h3_succeeded(check, what, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, h3_stream(check)));
 }
 
+bool h3_in_packs(int64_t width, int many, std::initializer_list<const void *> tensors)
+{
+    const uintptr_t bytes = (uintptr_t)many * sizeof(uint16_t);
+    for (const void *tensor : tensors)
+        if ((uintptr_t)tensor % bytes != 0) return false;
+    return width % many == 0;
+}
+
 unsigned h3_blocks(int64_t items, int64_t each)
 {
 #ifdef H3_EMULATE

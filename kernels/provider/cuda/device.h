@@ -41,6 +41,41 @@ template <bool Bf16> H3_DEVICE void h3_store(void *data, int64_t i, float value)
     else ((float *)data)[i] = value;
 }
 
+/*
+ * `Many` consecutive elements at once: 1, or 4 or 8 where h3_in_packs() says that whole packs fit. How many are taken changes no bit,
+ * because elementwise kernels treat each element by itself.
+ */
+template <bool Bf16, int Many> H3_DEVICE void h3_load_pack(float (&values)[Many], const void *data, int64_t i)
+{
+    if (Many == 1 || !Bf16) {
+        for (int e = 0; e < Many; e++) values[e] = h3_load<Bf16>(data, i + e);
+        return;
+    }
+    uint32_t words[4];
+    if (Many == 8) {
+        const uint4 all = *(const uint4 *)((const uint16_t *)data + i);
+        words[0] = all.x, words[1] = all.y, words[2] = all.z, words[3] = all.w;
+    } else {
+        const uint2 all = *(const uint2 *)((const uint16_t *)data + i);
+        words[0] = all.x, words[1] = all.y;
+    }
+#pragma unroll
+    for (int e = 0; e < Many; e++) values[e] = h3_from_bf16((uint16_t)(words[e / 2] >> e % 2 * 16));
+}
+
+template <bool Bf16, int Many> H3_DEVICE void h3_store_pack(void *data, int64_t i, const float (&values)[Many])
+{
+    if (Many == 1 || !Bf16) {
+        for (int e = 0; e < Many; e++) h3_store<Bf16>(data, i + e, values[e]);
+        return;
+    }
+    uint32_t words[4] = {};
+#pragma unroll
+    for (int e = 0; e < Many; e++) words[e / 2] |= (uint32_t)h3_to_bf16(values[e]) << e % 2 * 16;
+    if (Many == 8) *(uint4 *)((uint16_t *)data + i) = make_uint4(words[0], words[1], words[2], words[3]);
+    else *(uint2 *)((uint16_t *)data + i) = make_uint2(words[0], words[1]);
+}
+
 /* A running sum's type. */
 template <bool Bf16> struct h3_sum_of;
 template <> struct h3_sum_of<true> { typedef float type; };

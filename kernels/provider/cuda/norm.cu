@@ -34,13 +34,15 @@ template <bool Wide> H3_DEVICE float contract_sum(float value)
     return value;
 }
 
-template <bool Bf16, bool Wide> H3_DEVICE float reciprocal_rms(const h3_norm_rows &norm, int64_t first, int lane)
+/* Many: GROUP where rows are whole groups, which then are read at once; else 1. The order is the same. */
+template <bool Bf16, bool Wide, int Many> H3_DEVICE float reciprocal_rms(const h3_norm_rows &norm, int64_t first, int lane)
 {
     float sum = 0.0f;
     for (int64_t group = (int64_t)lane * GROUP; group < norm.width; group += LANES * GROUP) {
-        for (int e = 0; e < GROUP && group + e < norm.width; e++) {
-            float x = h3_load<Bf16>(norm.x, first + group + e);
-            sum = __fadd_rn(sum, __fmul_rn(x, x));
+        for (int e = 0; e < GROUP && group + e < norm.width; e += Many) {
+            float x[Many];
+            h3_load_pack<Bf16, Many>(x, norm.x, first + group + e);
+            for (int i = 0; i < Many; i++) sum = __fadd_rn(sum, __fmul_rn(x[i], x[i]));
         }
     }
     float mean = __fdiv_rn(contract_sum<Wide>(sum), (float)norm.width);
@@ -59,19 +61,31 @@ template <bool Bf16> H3_DEVICE float gain_of(const h3_norm_rows &norm, int64_t t
     return table < 0 ? NAN : h3_round<Bf16>(__fadd_rn(1.0f, h3_load<Bf16>(norm.table, table + norm.scale + j)));
 }
 
-template <bool Bf16, bool Wide> static __global__ void norm_forward(h3_norm_rows norm, void *y)
+/* n = bf(n * gain) + shift for the elements j, j + 1, ... of a row. */
+template <bool Bf16, int Many> H3_DEVICE void modulate(float (&n)[Many], const h3_norm_rows &norm, int64_t table, int64_t j)
+{
+    float scale[Many], shift[Many];
+    for (int e = 0; e < Many; e++) scale[e] = shift[e] = NAN;
+    if (table >= 0) {
+        h3_load_pack<Bf16, Many>(scale, norm.table, table + norm.scale + j);
+        h3_load_pack<Bf16, Many>(shift, norm.table, table + norm.shift + j);
+    }
+    for (int e = 0; e < Many; e++) n[e] = __fadd_rn(h3_round<Bf16>(__fmul_rn(n[e], h3_round<Bf16>(__fadd_rn(1.0f, scale[e])))), shift[e]);
+}
+
+template <bool Bf16, bool Wide, int Many> static __global__ void norm_forward(h3_norm_rows norm, void *y)
 {
     team<Wide> us = team<Wide>::here();
     if (us.row >= norm.rows) return;
     int64_t first = us.row * norm.width, table = norm.index != nullptr ? table_row(norm, us.row) : 0;
-    float r = reciprocal_rms<Bf16, Wide>(norm, first, us.lane);
-    for (int64_t j = us.lane; j < norm.width; j += team<Wide>::threads) {
-        float n = h3_round<Bf16>(__fmul_rn(h3_load<Bf16>(norm.weight, j), __fmul_rn(r, h3_load<Bf16>(norm.x, first + j))));
-        if (norm.index != nullptr) {
-            n = h3_round<Bf16>(__fmul_rn(n, gain_of<Bf16>(norm, table, j)));
-            n = __fadd_rn(n, table < 0 ? NAN : h3_load<Bf16>(norm.table, table + norm.shift + j));
-        }
-        h3_store<Bf16>(y, first + j, n);
+    float r = reciprocal_rms<Bf16, Wide, Many>(norm, first, us.lane);
+    for (int64_t j = us.lane * Many; j < norm.width; j += team<Wide>::threads * Many) {
+        float n[Many], weight[Many];
+        h3_load_pack<Bf16, Many>(n, norm.x, first + j);
+        h3_load_pack<Bf16, Many>(weight, norm.weight, j);
+        for (int e = 0; e < Many; e++) n[e] = h3_round<Bf16>(__fmul_rn(weight[e], __fmul_rn(r, n[e])));
+        if (norm.index != nullptr) modulate<Bf16, Many>(n, norm, table, j);
+        h3_store_pack<Bf16, Many>(y, first + j, n);
     }
 }
 
@@ -112,7 +126,7 @@ template <bool Bf16, bool Wide> static __global__ void norm_backward(h3_norm_row
     team<Wide> us = team<Wide>::here();
     if (us.row >= norm.rows) return;
     int64_t first = us.row * norm.width, table = norm.index != nullptr ? table_row(norm, us.row) : 0;
-    float r = reciprocal_rms<Bf16, Wide>(norm, first, us.lane);
+    float r = reciprocal_rms<Bf16, Wide, 1>(norm, first, us.lane);
     if (us.lane == 0) reciprocals[us.row] = r;
     if (norm.index != nullptr) {
         for (int64_t j = us.lane; j < norm.width; j += team<Wide>::threads)
@@ -158,9 +172,10 @@ static unsigned row_blocks(const h3_norm_rows &norm, bool wide) { return (unsign
 
 int h3_norm_forward_rows(const h3_check &check, const h3_norm_rows &norm, void *y)
 {
-    bool wide = norm.width > LANES;
-    auto kernel = norm.bf16 ? (wide ? norm_forward<true, true> : norm_forward<true, false>)
-                            : (wide ? norm_forward<false, true> : norm_forward<false, false>);
+    bool wide = norm.width > LANES, packs = norm.bf16 && h3_in_packs(norm.width, GROUP, {norm.x, norm.weight, norm.table, y});
+    auto kernel = packs       ? (wide ? norm_forward<true, true, GROUP> : norm_forward<true, false, GROUP>)
+                  : norm.bf16 ? (wide ? norm_forward<true, true, 1> : norm_forward<true, false, 1>)
+                              : (wide ? norm_forward<false, true, 1> : norm_forward<false, false, 1>);
     return h3_launch(check, "rmsnorm", kernel, row_blocks(norm, wide), LANES, norm, y);
 }
 

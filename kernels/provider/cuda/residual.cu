@@ -5,6 +5,8 @@
 #include "device.h"
 #include "operators.h"
 
+enum { PACK = 8 };
+
 struct residual_sizes {
     int64_t rows, width;
     int32_t dtype;
@@ -43,19 +45,28 @@ static gates gates_of(const h3_call *call, const residual_sizes &sizes)
     return {call->in[2].data, (const int32_t *)call->in[3].data, call->in[2].shape[0], sizes.width, call->chunk};
 }
 
-template <bool Bf16> H3_DEVICE float gate_of(const gates &g, int64_t i)
+/* Gates of the elements i, i + 1, ... of one row. */
+template <bool Bf16, int Many> H3_DEVICE void load_gates(float (&gate)[Many], const gates &g, int64_t i)
 {
-    int32_t index = g.index[i / g.width];
-    if (index < 0 || index >= g.limit) return NAN;
-    return h3_load<Bf16>(g.table, (index * (int64_t)H3_CHUNKS + g.chunk) * g.width + i % g.width);
+    int64_t row = i / g.width;
+    int32_t index = g.index[row];
+    if (index >= 0 && index < g.limit)
+        return h3_load_pack<Bf16, Many>(gate, g.table, (index * (int64_t)H3_CHUNKS + g.chunk) * g.width + i - row * g.width);
+    for (int e = 0; e < Many; e++) gate[e] = NAN;
 }
 
-template <bool Bf16> static __global__ void residual(const void *x, const void *branch, gates g, void *out, int64_t count)
+template <bool Bf16, int Many> static __global__ void residual(const void *x, const void *branch, gates g, void *out, int64_t count)
 {
-    for (int64_t i = h3_first(); i < count; i += h3_stride()) {
-        float added = h3_load<Bf16>(branch, i);
-        if (g.table != nullptr) added = h3_round<Bf16>(__fmul_rn(gate_of<Bf16>(g, i), added));
-        h3_store<Bf16>(out, i, __fadd_rn(h3_load<Bf16>(x, i), added));
+    for (int64_t i = h3_first() * Many; i < count; i += h3_stride() * Many) {
+        float sum[Many], added[Many], gate[Many];
+        h3_load_pack<Bf16, Many>(sum, x, i);
+        h3_load_pack<Bf16, Many>(added, branch, i);
+        if (g.table != nullptr) load_gates<Bf16, Many>(gate, g, i);
+        for (int e = 0; e < Many; e++) {
+            if (g.table != nullptr) added[e] = h3_round<Bf16>(__fmul_rn(gate[e], added[e]));
+            sum[e] = __fadd_rn(sum[e], added[e]);
+        }
+        h3_store_pack<Bf16, Many>(out, i, sum);
     }
 }
 
@@ -65,9 +76,10 @@ int h3_residual_forward(h3_call *call)
     h3_check check = h3_check_call(call);
     if (check_residual(check, sizes) || h3_want_like(check, "out", call->out, sizes.dtype, call->in[0])) return 1;
     int64_t count = sizes.rows * sizes.width;
-    bool bf16 = sizes.dtype == H3_BF16;
-    if (h3_launch(check, "residual", bf16 ? residual<true> : residual<false>, h3_blocks(count, H3_THREADS), H3_THREADS, call->in[0].data,
-                  call->in[1].data, gates_of(call, sizes), call->out.data, count))
+    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.width, PACK, {call->in[0].data, call->in[1].data, gates_of(call, sizes).table, call->out.data});
+    if (h3_launch(check, "residual", packs ? residual<true, PACK> : bf16 ? residual<true, 1> : residual<false, 1>,
+                  h3_blocks(count, packs ? H3_THREADS * PACK : H3_THREADS), H3_THREADS, call->in[0].data, call->in[1].data, gates_of(call, sizes),
+                  call->out.data, count))
         return 1;
     h3_ran(call, "residual", bf16);
     return 0;
@@ -78,7 +90,9 @@ static __global__ void residual_backward(const void *dout, const void *branch, g
 {
     for (int64_t i = h3_first(); i < count; i += h3_stride()) {
         float up = h3_load<Bf16>(dout, i);
-        if (dbranch != nullptr) h3_store<Bf16>(dbranch, i, g.table != nullptr ? __fmul_rn(up, gate_of<Bf16>(g, i)) : up);
+        float gate[1] = {1.0f};
+        if (dbranch != nullptr && g.table != nullptr) load_gates<Bf16, 1>(gate, g, i);
+        if (dbranch != nullptr) h3_store<Bf16>(dbranch, i, g.table != nullptr ? __fmul_rn(up, gate[0]) : up);
         if (dgate != nullptr) h3_store<Bf16>(dgate, i, __fmul_rn(up, h3_load<Bf16>(branch, i)));
     }
 }

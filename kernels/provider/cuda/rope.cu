@@ -5,7 +5,7 @@
 #include "device.h"
 #include "operators.h"
 
-enum { AXES = 3 };
+enum { AXES = 3, PACK = 8 };
 
 struct rope_sizes {
     int64_t rows, heads, head_dim, half; /* half = 3K */
@@ -33,30 +33,37 @@ int h3_rope_plan(const h3_call *call, h3_call_plan *plan)
     return check_rope(check, sizes);
 }
 
-/* Work item i of a head: the pair (i, i + half), or behind the pairs a channel that passes through. */
-template <bool Bf16> static __global__ void rotate(const void *from, void *to, const void *cosine, const void *sine, rope_sizes sizes, bool back)
+/* Work item i of a head, `Many` channels: the pairs (i, i + half) and so on, or behind the pairs channels that pass through. */
+template <bool Bf16, int Many> static __global__ void rotate(const void *from, void *to, const void *cosine, const void *sine, rope_sizes sizes, bool back)
 {
     int64_t items = sizes.head_dim - sizes.half;
-    for (int64_t n = h3_first(); n < sizes.rows * sizes.heads * items; n += h3_stride()) {
-        int64_t i = n % items, head = n / items, x = head * sizes.head_dim + i;
-        if (i >= sizes.half) {
-            h3_store<Bf16>(to, x + sizes.half, h3_load<Bf16>(from, x + sizes.half));
-            continue;
+    for (int64_t n = h3_first() * Many; n < sizes.rows * sizes.heads * items; n += h3_stride() * Many) {
+        int64_t head = n / items, i = n - head * items, x = head * sizes.head_dim + i;
+        float a[Many], b[Many], c[Many], s[Many];
+        h3_load_pack<Bf16, Many>(b, from, x + sizes.half);
+        if (i < sizes.half) {
+            int64_t angle = head / sizes.heads * sizes.half + i;
+            h3_load_pack<Bf16, Many>(a, from, x);
+            h3_load_pack<Bf16, Many>(c, cosine, angle);
+            h3_load_pack<Bf16, Many>(s, sine, angle);
+            for (int e = 0; e < Many; e++) {
+                float first = a[e], second = b[e], turned = back ? -s[e] : s[e];
+                a[e] = __fadd_rn(h3_round<Bf16>(__fmul_rn(first, c[e])), h3_round<Bf16>(__fmul_rn(-second, turned)));
+                b[e] = __fadd_rn(h3_round<Bf16>(__fmul_rn(second, c[e])), h3_round<Bf16>(__fmul_rn(first, turned)));
+            }
+            h3_store_pack<Bf16, Many>(to, x, a);
         }
-        int64_t angle = head / sizes.heads * sizes.half + i;
-        float a = h3_load<Bf16>(from, x), b = h3_load<Bf16>(from, x + sizes.half);
-        float c = h3_load<Bf16>(cosine, angle), s = h3_load<Bf16>(sine, angle);
-        if (back) s = -s;
-        h3_store<Bf16>(to, x, __fadd_rn(h3_round<Bf16>(__fmul_rn(a, c)), h3_round<Bf16>(__fmul_rn(-b, s))));
-        h3_store<Bf16>(to, x + sizes.half, __fadd_rn(h3_round<Bf16>(__fmul_rn(b, c)), h3_round<Bf16>(__fmul_rn(a, s))));
+        h3_store_pack<Bf16, Many>(to, x + sizes.half, b);
     }
 }
 
 static int turn(const h3_check &check, const rope_sizes &sizes, const void *from, void *to, bool back)
 {
     int64_t items = sizes.rows * sizes.heads * (sizes.head_dim - sizes.half);
-    return h3_launch(check, "rope", sizes.dtype == H3_BF16 ? rotate<true> : rotate<false>, h3_blocks(items, H3_THREADS), H3_THREADS, from, to,
-                     check.call->in[1].data, check.call->in[2].data, sizes, back);
+    const void *cosine = check.call->in[1].data, *sine = check.call->in[2].data;
+    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.head_dim, PACK, {from, to}) && h3_in_packs(sizes.half, PACK, {cosine, sine});
+    return h3_launch(check, "rope", packs ? rotate<true, PACK> : bf16 ? rotate<true, 1> : rotate<false, 1>,
+                     h3_blocks(items, packs ? H3_THREADS * PACK : H3_THREADS), H3_THREADS, from, to, cosine, sine, sizes, back);
 }
 
 int h3_rope_forward(h3_call *call)

@@ -2,6 +2,8 @@
 #include "device.h"
 #include "operators.h"
 
+enum { PACK = 8 };
+
 struct swiglu_sizes {
     int64_t rows, width;
     int32_t dtype;
@@ -25,12 +27,15 @@ int h3_swiglu_plan(const h3_call *call, h3_call_plan *plan)
     return check_swiglu(check, sizes);
 }
 
-template <bool Bf16> static __global__ void swiglu(const void *gu, void *out, int64_t count, int64_t width)
+template <bool Bf16, int Many> static __global__ void swiglu(const void *gu, void *out, int64_t count, int64_t width)
 {
-    for (int64_t i = h3_first(); i < count; i += h3_stride()) {
-        int64_t value = i / width * 2 * width + i % width;
-        float act = h3_round<Bf16>(h3_silu(h3_load<Bf16>(gu, value + width)));
-        h3_store<Bf16>(out, i, __fmul_rn(h3_load<Bf16>(gu, value), act));
+    for (int64_t i = h3_first() * Many; i < count; i += h3_stride() * Many) {
+        int64_t row = i / width, first = row * width + i; /* i - row * width elements behind the start of row `row` of gu */
+        float value[Many], gate[Many];
+        h3_load_pack<Bf16, Many>(value, gu, first);
+        h3_load_pack<Bf16, Many>(gate, gu, first + width);
+        for (int e = 0; e < Many; e++) value[e] = __fmul_rn(value[e], h3_round<Bf16>(h3_silu(gate[e])));
+        h3_store_pack<Bf16, Many>(out, i, value);
     }
 }
 
@@ -40,9 +45,9 @@ int h3_swiglu_forward(h3_call *call)
     h3_check check = h3_check_call(call);
     if (check_swiglu(check, sizes) || h3_want(check, "out", call->out, sizes.dtype, {sizes.rows, sizes.width})) return 1;
     int64_t count = sizes.rows * sizes.width;
-    bool bf16 = sizes.dtype == H3_BF16;
-    if (h3_launch(check, "swiglu", bf16 ? swiglu<true> : swiglu<false>, h3_blocks(count, H3_THREADS), H3_THREADS, call->in[0].data, call->out.data,
-                  count, sizes.width))
+    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.width, PACK, {call->in[0].data, call->out.data});
+    if (h3_launch(check, "swiglu", packs ? swiglu<true, PACK> : bf16 ? swiglu<true, 1> : swiglu<false, 1>,
+                  h3_blocks(count, packs ? H3_THREADS * PACK : H3_THREADS), H3_THREADS, call->in[0].data, call->out.data, count, sizes.width))
         return 1;
     h3_ran(call, "swiglu", bf16);
     return 0;
