@@ -37,6 +37,9 @@ void h3_video_decoder_close(h3_video_decoder *decoder);
 /* `beat` is called now and then while a video is decoded: once a block of each call. For signs of life; NULL: nobody is told. */
 void h3_video_decoder_watch(h3_video_decoder *decoder, void (*beat)(void *user), void *user);
 
+/* The transformer's work for latents of `rows` x `columns`: tiles of a clip, and tokens of a tile with registers and zero token. H3_USAGE. */
+h3_status h3_video_decoder_tokens(int64_t *tiles, int64_t *tokens, const h3_video_config *config, const h3_video_tiling *tiling, int64_t rows, int64_t columns);
+
 /* z [C,L,Y,X] F32 on the host, as the transformer gives it: z * std + mean of each channel, in place. */
 void h3_video_denormalize(h3_tensor *z, const h3_video_config *config);
 
