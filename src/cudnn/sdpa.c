@@ -107,7 +107,7 @@ int h3_sdpa_run(int device, const h3_sdpa_shape *shape, const h3_sdpa_tensors *t
     }
     pthread_mutex_unlock(&lock);
     if (status == CUDNN_STATUS_SUCCESS) return 0;
-    snprintf(message, size, "cuDNN attention on GPU %d: %s %s", device, cudnnGetErrorString(status), detail);
+    snprintf(message, size, "cuDNN attention on GPU %d: %s%s%s", device, cudnnGetErrorString(status), detail[0] != 0 ? ", " : "", detail);
     return 1;
 }
 

@@ -29,8 +29,8 @@ void h3_video_weights_close(h3_video_weights *weights);
 typedef struct h3_video_decoder h3_video_decoder;
 
 /* Puts the decoder's weights on `device`. dtype: H3_F32, or H3_F16 for the half-precision profile (video-vae.md 3.7). `tiles_a_call` tiles are decoded
- * together, 0 for all of a clip: it changes time and memory, and no bit but where cublasLt picks another algorithm for another number of rows (F16 on a
- * GPU). `weights` is not needed afterwards. */
+ * together, 0 for all of a clip: it changes time and memory, and no bit but where cublasLt or cuDNN picks another algorithm for another number of rows
+ * (F16 on a GPU). `weights` is not needed afterwards. */
 h3_status h3_video_decoder_open(h3_video_decoder **out, const h3_video_weights *weights, const h3_device *device, const h3_video_ops *ops,
                                 int32_t dtype, const h3_video_tiling *tiling, int64_t tiles_a_call);
 void h3_video_decoder_close(h3_video_decoder *decoder);

@@ -4,7 +4,7 @@
  * configurations, and only the last is any good: the first has the note of being nondeterministic, and is, the second has no plan. Head sizes
  * that are no multiple of 8 have none at all. The workspace is written over, so that it must not be anything else.
  * H3_EMULATE_CUDNN breaks it, so that the tests can be tried: "log2" gives the log-sum-exp to base 2, "drift" other bytes in every run,
- * "coarse" rounds the probabilities to 4 bits, "refuse" has no plan for anything.
+ * "coarse" rounds the probabilities to 4 bits, "refuse" has no plan for anything, "ill" fails to make plans and "lost" to run them.
  */
 #ifdef H3_CUDNN
 
@@ -129,6 +129,7 @@ cudnnStatus_t check(const part *p)
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
         const part *configuration = inner(p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
         good = configuration != nullptr && get<void *>(p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) != nullptr;
+        if (broken("ill")) return CUDNN_STATUS_INTERNAL_ERROR;
         if (good && (configuration->number == 1 || broken("refuse"))) return CUDNN_STATUS_NOT_SUPPORTED;
         break;
     }
@@ -262,6 +263,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
 {
     const part *plan = part_of(descriptor), *pack = part_of(variant);
     if (handle == nullptr || !plan->finalized || !pack->finalized) return CUDNN_STATUS_BAD_PARAM;
+    if (broken("lost")) return CUDNN_STATUS_EXECUTION_FAILED;
     const part *configuration = inner(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     const part *graph = inner(configuration, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     const part *operation = inner(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, SDPA);
