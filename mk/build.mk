@@ -4,7 +4,7 @@
 #   src/SUBJECT/*.c              the library that everything shares, libh3.a; with CUDA=1 *.cu too
 #   workers/h3_X.c               bin/h3_X; any other workers/*.c is linked into every program
 #   preview/*.c                  bin/h3_preview, the one program that links FFmpeg; left out where FFmpeg is not found
-#   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only
+#   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only, but for what ALSO_KIND_DEVICE names
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
 #   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so, libpoison.so: what tests/cuda/run_all.sh runs on a GPU
@@ -87,10 +87,11 @@ SANITIZER := $(if $(SANITIZE),-fsanitize=address$(comma)undefined -fno-sanitize-
 # Paths of this checkout stay out of the objects: the same sources give the same bytes anywhere.
 COMMON := $(BASE) -D_GNU_SOURCE -g -ffile-prefix-map=$(CURDIR)=. $(WARNINGS) $(SANITIZER) $(EXTRA_CFLAGS) -Iinclude
 SYSTEM := $(MPI_CFLAGS) $(HDF5_CFLAGS) $(CJSON_CFLAGS) $(OPENSSL_CFLAGS) $(PNG_CFLAGS)
-LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS)) $(if $(HAND_OFF),-DH3_NCCL $(NCCL_CFLAGS))
+CUDNN_FLAGS := $(if $(CUDNN_LIBS),-DH3_CUDNN $(CUDNN_CFLAGS))
+LIBRARY_FLAGS := $(COMMON) -fopenmp -Isrc $(SYSTEM) $(if $(CUDA),-DH3_CUDA $(CUDA_CFLAGS) $(CUDNN_FLAGS)) $(if $(HAND_OFF),-DH3_NCCL $(NCCL_CFLAGS))
 TEST_FLAGS := $(LIBRARY_FLAGS) -Itests/unit $(CMOCKA_CFLAGS) $(SNDFILE_CFLAGS)
 LINK := $(SANITIZER) -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(PNG_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUBLAS_LIBS) $(CUDA_LIBS) -lstdc++) $(if $(HAND_OFF),$(NCCL_LIBS)) -ldl -lm -lpthread
+LIBS := -fopenmp $(HDF5_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) $(PNG_LIBS) $(MPI_LIBS) $(if $(CUDA),$(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++) $(if $(HAND_OFF),$(NCCL_LIBS)) -ldl -lm -lpthread
 
 KERNEL_BASE := $(BASE) -march=x86-64-v3 -fPIC -fvisibility=hidden
 FLAGS_provider := $(KERNEL_BASE) -O3
@@ -98,7 +99,8 @@ FLAGS_candidate := $(KERNEL_BASE) -fopenmp $(if $(FAST_MATH),-ffast-math -DH3_FA
 CFLAGS_provider := $(COMMON) $(FLAGS_provider) $(OPENBLAS_CFLAGS)
 CFLAGS_candidate := $(COMMON) $(FLAGS_candidate)
 LIBS_provider_cpu := $(OPENBLAS_LIBS)
-FLAGS_provider_cuda := $(if $(CUDNN_LIBS),-DH3_CUDNN $(CUDNN_CFLAGS))
+# The folder of src/, which includes include/ alone, that is compiled once more into a library.
+ALSO_provider_cuda := src/cudnn
 LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++
 LIBS_candidate_cuda := $(if $(EMULATE_CUDA),-Wl$(comma)-Bsymbolic) $(CUDA_LIBS) -lstdc++
 # nodelete: OpenMP's threads live on after dlclose and must find their code where it was.
@@ -113,7 +115,7 @@ ifneq ($(EMULATE_CUDA),)
 # The C++ compiler in nvcc's place. Symbols are shared with the emulator, so none is hidden.
 NVCC := $(CXX) -x c++
 NVCC_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -fPIC -fno-gnu-unique $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS)
-EMULATOR_FLAGS := $(FLAGS_provider_cuda)
+EMULATOR_FLAGS := $(CUDNN_FLAGS)
 endif
 
 # --- revision -------------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large)
 WHOLE_SOURCES := $(patsubst %,tests/cuda/%.c,whole whole_full whole_generation sampled released)
 GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c $(WHOLE_SOURCES) tests/unit/golden.c
-SDPA_PLANS_SOURCES := $(wildcard tests/cuda/sdpa_plans.c kernels/provider/cuda/sdpa_graph.c)
+SDPA_PLANS_SOURCES := $(wildcard tests/cuda/sdpa_plans.c src/cudnn/sdpa_graph.c)
 SDPA_PLANS := $(if $(EMULATE_CUDA),,$(if $(SDPA_PLANS_SOURCES),$(BUILD)/tests/sdpa_plans))
 ATTENTION_CUDNN_SOURCES := $(patsubst %,tests/cuda/%.c,attention_cudnn check problem run)
 # The hand-off between GPUs with its failures, without a GPU: only the sources that know of CUDA or NCCL are compiled again.
@@ -172,6 +174,8 @@ kernel_out = $(if $(filter candidate,$1),$(CANDIDATE_LIB),$(LIB))/libh3_$1_$2.so
 kernel_build = $(if $(filter candidate,$1),$(CANDIDATE_BUILD),$(BUILD))
 kind_of = $(word 2,$(subst /, ,$1))
 device_of = $(word 3,$(subst /, ,$1))
+kernel_sources = $1 $(ALSO_$(call kind_of,$1)_$(call device_of,$1))
+also_of = $(ALSO_$(call kind_of,$1)_$(call device_of,$1):%=-I%)
 KERNELS := $(foreach f,$(KERNEL_FOLDERS),$(call kernel_out,$(call kind_of,$f),$(call device_of,$f)))
 
 SOURCES := $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(WORKER_SOURCES) $(PREVIEW_SOURCES) $(TEST_SOURCES) $(TEST_SHARED_SOURCES) \
@@ -180,8 +184,8 @@ $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
     $(foreach f,$(KERNEL_FOLDERS),$(call kernel_build,$(call kind_of,$f))/obj/$f) \
     $(BIN) $(LIB) $(CANDIDATE_LIB) $(BUILD)/tests $(BUILD)/bench))
 
-$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(FLAGS_provider_cuda))
-$(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(FLAGS_provider_cuda))
+$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(CUDNN_FLAGS) $(ALSO_provider_cuda))
+$(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(CUDNN_FLAGS) $(ALSO_provider_cuda))
 # A source that went away must leave the archives and libraries too.
 $(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(SNDFILE_LIBS) $(FFMPEG_LIBS) $(PREVIEW_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(if $(CUDA),$(filter src/%,$(CUDA_SOURCES))) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
 
@@ -223,7 +227,7 @@ $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c $(BUILD)/flags.key
 $(BUILD)/obj/tests/cuda/%.o: tests/cuda/%.c $(BUILD)/flags.key
 	$(call run,CC,$(CC) $(LIBRARY_FLAGS) -Itests/unit $(depend) -c $< -o $@)
 $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags.key
-	$(call run,NV,$(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
+	$(call run,NV,$(NVCC) $(NVCC_FLAGS) $(call also_of,$<) -MMD -MF $(@:.o=.d) -c $< -o $@)
 $(call objects,$(filter-out kernels/%,$(REVISION_SOURCES))): $(BUILD)/revision.key
 
 $(BUILD)/libh3.a: $(call objects,$(LIBRARY_SOURCES)) $(if $(CUDA),$(filter $(BUILD)/obj/src/%,$(CUDA_OBJECTS))) $(BUILD)/sources.key
@@ -268,7 +272,7 @@ $(BUILD)/tests/attention_cudnn: $(call objects,$(ATTENTION_CUDNN_SOURCES)) $(BUI
 
 # Needs cuDNN and no GPU, so it is built with the tests, CUDA=1 or not.
 $(BUILD)/tests/sdpa_plans: $(SDPA_PLANS_SOURCES) $(BUILD)/flags.key $(BUILD)/sources.key
-	$(call run,LD,$(CC) $(COMMON) $(if $(CUDNN_LIBS),$(FLAGS_provider_cuda) $(CUDA_CFLAGS)) -Ikernels/provider/cuda -MMD -MP -MF $(BUILD)/obj/tests/cuda/sdpa_plans.d $(LINK) $(SDPA_PLANS_SOURCES) $(if $(CUDNN_LIBS),$(CUDNN_LIBS)) -o $@)
+	$(call run,LD,$(CC) $(COMMON) $(if $(CUDNN_LIBS),$(CUDNN_FLAGS) $(CUDA_CFLAGS)) -Isrc -MMD -MP -MF $(BUILD)/obj/tests/cuda/sdpa_plans.d $(LINK) $(SDPA_PLANS_SOURCES) $(if $(CUDNN_LIBS),$(CUDNN_LIBS)) -o $@)
 
 $(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
@@ -282,7 +286,7 @@ $(BUILD)/obj/hand_off/%.o: %.cpp $(BUILD)/flags.key
 $(BUILD)/obj/hand_off/%.cu.o: %.cu $(BUILD)/flags.key
 	$(call run,CXX,$(CXX) -x c++ -std=c++17 -O2 -g -ffp-contract=off $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_HEADERS) -MMD -MF $(@:.o=.d) -c $< -o $@)
 $(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
-	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUBLAS_LIBS) $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
 
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
@@ -297,16 +301,20 @@ $(EMULATOR): $(EMULATOR_SOURCES) $(wildcard tests/cuda/emulate*.h) $(BUILD)/flag
 $(PROGRAMS) $(UNIT_TESTS) $(PROBES) $(BENCHES) $(BUILD)/tests/golden_cuda $(BUILD)/tests/nodes_cuda $(BUILD)/tests/attention_cudnn $(BUILD)/tests/audio_cuda $(BUILD)/tests/device_cuda $(BUILD)/tests/video_cuda $(filter %_cuda.so,$(KERNELS)): $(EMULATOR)
 endif
 
+# $(call kernel_c,FOLDER OF SOURCES,FOLDER,KIND,DEVICE,BUILD)
+define kernel_c
+$5/obj/$2/%.o: $1/%.c $5/flags.key
+	$$(call run,CC,$$(CC) $$(CFLAGS_$3) $$(call also_of,$$<) $$(if $$(filter cuda,$4),$$(CUDA_CFLAGS) $$(CUDNN_FLAGS)) $$(if $$(filter cuda,$4),-DH3_BUILD_ARCHITECTURES='"$$(CUDA_ARCHITECTURES:%=sm_%)"') $$(call revision_of,$$<,$$(if $$(filter cuda,$4),$$(NVCC_FLAGS),$$(FLAGS_$3))) $$(depend) -c $$< -o $$@)
+endef
 # $(call kernel_rules,FOLDER,KIND,DEVICE,BUILD)
 define kernel_rules
-$4/obj/$1/%.o: $1/%.c $4/flags.key
-	$$(call run,CC,$$(CC) $$(CFLAGS_$2) $$(if $$(filter cuda,$3),$$(CUDA_CFLAGS) $$(FLAGS_$2_cuda)) $$(if $$(filter cuda,$3),-DH3_BUILD_ARCHITECTURES='"$$(CUDA_ARCHITECTURES:%=sm_%)"') $$(call revision_of,$$<,$$(if $$(filter cuda,$3),$$(NVCC_FLAGS),$$(FLAGS_$2))) $$(depend) -c $$< -o $$@)
 $4/obj/$1/%.cu.o: $1/%.cu $4/flags.key
-	$$(call run,NV,$$(NVCC) $$(NVCC_FLAGS) -MMD -MF $$(@:.o=.d) -c $$< -o $$@)
+	$$(call run,NV,$$(NVCC) $$(NVCC_FLAGS) $$(call also_of,$$<) -MMD -MF $$(@:.o=.d) -c $$< -o $$@)
 $(patsubst %.c,$4/obj/%.o,$(filter $1/%,$(REVISION_SOURCES))): $(BUILD)/revision.key
-$(call kernel_out,$2,$3): $(patsubst %.c,$4/obj/%.o,$(sort $(wildcard $1/*.c))) $(patsubst %,$4/obj/%.o,$(sort $(wildcard $1/*.cu))) $(BUILD)/sources.key
+$(call kernel_out,$2,$3): $(patsubst %.c,$4/obj/$1/%.o,$(notdir $(sort $(foreach s,$(call kernel_sources,$1),$(wildcard $s/*.c))))) $(patsubst %,$4/obj/%.o,$(sort $(wildcard $1/*.cu))) $(BUILD)/sources.key
 	$$(call run,LD,$$(CC) $$(FLAGS_$2) $$(SHARED) $$(LINK) -Wl$$(comma)-soname$$(comma)$$(@F) $$(filter %.o,$$^) $$(LIBS_$2_$3) -lm -o $$@)
 endef
+$(foreach f,$(KERNEL_FOLDERS),$(foreach s,$(call kernel_sources,$f),$(eval $(call kernel_c,$s,$f,$(call kind_of,$f),$(call device_of,$f),$(call kernel_build,$(call kind_of,$f))))))
 $(foreach f,$(KERNEL_FOLDERS),$(eval $(call kernel_rules,$f,$(call kind_of,$f),$(call device_of,$f),$(call kernel_build,$(call kind_of,$f)))))
 
 # Where there is no GPU the kernels are at least compiled.

@@ -148,7 +148,7 @@ find_library libpng   PNG      png.h          -lpng      'libpng'          build
 find_ffmpeg
 find_cuda
 find_cuda_library cuBLAS CUBLAS cublas_v2.h '-lcublasLt -lcublas' 'provider products on GPUs'
-find_cuda_library cuDNN  CUDNN  cudnn.h     '-lcudnn'             'provider attention on GPUs'
+find_cuda_library cuDNN  CUDNN  cudnn.h     '-lcudnn'             'attention on GPUs, of provider and video decoder'
 find_cuda_library NCCL   NCCL   nccl.h      '-lnccl'              'hand-off between GPUs'
 find_slurm
 printf 'MISSING_BUILD := %s\nMISSING_CHECK := %s\n' "$missing_build" "$missing_check" >>"$new"

@@ -117,7 +117,7 @@ static h3_status check_model(generate *g)
     H3_TRY(h3_generation_model(&g->generation, g->identity));
     g->stage->hashing = (h3_progress){0};
     if (has_decoders(g))
-        H3_TRY(h3_decoders_identity(&g->decoders, &g->generation.decoders, &g->decoder_weights, g->stage->device->kind, &g->stage->watch));
+        H3_TRY(h3_decoders_identity(&g->decoders, &g->generation.decoders, &g->decoder_weights, g->stage->device, &g->media.shape, &g->stage->watch));
     return h3_generation_check_space(&g->generation, &g->inputs, has_decoders(g) ? &g->media.shape : NULL, g->stage->args.run);
 }
 

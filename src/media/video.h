@@ -29,13 +29,16 @@ void h3_video_weights_close(h3_video_weights *weights);
 typedef struct h3_video_decoder h3_video_decoder;
 
 /* Puts the decoder's weights on `device`. dtype: H3_F32, or H3_F16 for the half-precision profile (video-vae.md 3.7). `tiles_a_call` tiles are decoded
- * together, 0 for all of a clip: it changes time and memory, and no bit but where cublasLt picks another algorithm for another number of rows (F16 on a
- * GPU). `weights` is not needed afterwards. */
+ * together, 0 for all of a clip: it changes time and memory, and no bit but where cublasLt or cuDNN picks another algorithm for another number of rows
+ * (F16 on a GPU). `weights` is not needed afterwards. */
 h3_status h3_video_decoder_open(h3_video_decoder **out, const h3_video_weights *weights, const h3_device *device, const h3_video_ops *ops,
                                 int32_t dtype, const h3_video_tiling *tiling, int64_t tiles_a_call);
 void h3_video_decoder_close(h3_video_decoder *decoder);
 /* `beat` is called now and then while a video is decoded: once a block of each call. For signs of life; NULL: nobody is told. */
 void h3_video_decoder_watch(h3_video_decoder *decoder, void (*beat)(void *user), void *user);
+
+/* The transformer's work for latents of `rows` x `columns`: tiles of a clip, and tokens of a tile with registers and zero token. H3_USAGE. */
+h3_status h3_video_decoder_tokens(int64_t *tiles, int64_t *tokens, const h3_video_config *config, const h3_video_tiling *tiling, int64_t rows, int64_t columns);
 
 /* z [C,L,Y,X] F32 on the host, as the transformer gives it: z * std + mean of each channel, in place. */
 void h3_video_denormalize(h3_tensor *z, const h3_video_config *config);

@@ -161,11 +161,14 @@ static h3_status make_table(scratch *s, const h3_video_decoder *d, int64_t rows,
 
 /* --- one call: some tiles of a clip ---------------------------------------------------------------------------------- */
 
+/* With registers and zero token. */
+static int64_t all_tokens(const h3_video_config *config, int64_t latents) { return latents + config->register_tokens + 1; }
+
 static h3_status scratch_new(scratch *s, const h3_video_decoder *d, const h3_video_axis *rows, const h3_video_axis *columns)
 {
     const int64_t all = (int64_t)rows->count * columns->count, b = d->tiles_a_call > 0 && d->tiles_a_call < all ? d->tiles_a_call : all;
     const int64_t t = d->sizes.clip_latents, n = t * rows->tile * columns->tile, width = d->sizes.width, ffn = d->sizes.ffn_width;
-    const int64_t everything = n + d->config.register_tokens + 1, c = d->config.latent_channels;
+    const int64_t everything = all_tokens(&d->config, n), c = d->config.latent_channels;
     const int32_t a = d->dtype;
     s->tiles = b;
     s->tokens = n;
@@ -280,14 +283,31 @@ static h3_status decode_clips(h3_tensor *out, const h3_video_decoder *d, const s
     return H3_OK;
 }
 
+/* Pixels of latents y x x, in tiles. */
+static h3_status plan_axes(h3_video_axis *rows, h3_video_axis *columns, const h3_video_tiling *tiling, int64_t ratio, int64_t y, int64_t x)
+{
+    if (y > INT32_MAX / 4 / ratio || x > INT32_MAX / 4 / ratio) return h3_error(H3_USAGE, "latents of %lld x %lld are too large", (long long)y, (long long)x);
+    H3_TRY(h3_video_axis_plan(rows, y * ratio, tiling->tile, tiling->overlap, ratio));
+    return h3_video_axis_plan(columns, x * ratio, tiling->tile, tiling->overlap, ratio);
+}
+
+h3_status h3_video_decoder_tokens(int64_t *tiles, int64_t *tokens, const h3_video_config *config, const h3_video_tiling *tiling, int64_t rows, int64_t columns)
+{
+    const h3_video_sizes sizes = h3_video_sizes_of(config);
+    const int64_t ratio = sizes.spatial_ratio;
+    h3_video_axis y, x;
+    H3_TRY(plan_axes(&y, &x, tiling, ratio, rows, columns));
+    *tiles = (int64_t)y.count * x.count;
+    *tokens = all_tokens(config, sizes.clip_latents * (y.tile / ratio) * (x.tile / ratio));
+    return H3_OK;
+}
+
 /* The pixel axes, and how their tokens become pixels. */
 static h3_status plan_join(h3_video_join *g, const h3_video_decoder *d, const h3_tensor *z)
 {
     const int64_t ratio = d->sizes.spatial_ratio;
     *g = (h3_video_join){.channels = H3_VIDEO_COLOURS, .patch_frames = (int32_t)d->sizes.temporal_ratio, .patch_side = (int32_t)ratio};
-    if (z->shape[2] > INT32_MAX / 4 / ratio || z->shape[3] > INT32_MAX / 4 / ratio) return h3_error(H3_USAGE, "latents of %lld x %lld are too large", (long long)z->shape[2], (long long)z->shape[3]);
-    H3_TRY(h3_video_axis_plan(&g->rows, z->shape[2] * ratio, d->tiling.tile, d->tiling.overlap, ratio));
-    H3_TRY(h3_video_axis_plan(&g->columns, z->shape[3] * ratio, d->tiling.tile, d->tiling.overlap, ratio));
+    H3_TRY(plan_axes(&g->rows, &g->columns, &d->tiling, ratio, z->shape[2], z->shape[3]));
     g->token_frames = (int32_t)d->sizes.clip_latents;
     g->token_rows = g->rows.tile / (int32_t)ratio;
     g->token_columns = g->columns.tile / (int32_t)ratio;

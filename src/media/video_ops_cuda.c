@@ -11,7 +11,9 @@ h3_status h3_video_ops_for(const h3_video_ops **out, const h3_device *device)
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <stdint.h>
+#include <stdio.h>
 
+#include "cudnn/sdpa.h"
 #include "media/video_kernels.h"
 
 /* --- what was started ------------------------------------------------------------------------------------------------ */
@@ -187,13 +189,58 @@ static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor
     return started(device, h3_video_start_add_bias(device->stream, out->data, bias->data, h3_tensor_count(out) / columns, columns), "bias");
 }
 
-static h3_status attention(const h3_device *device, h3_tensor *out, const h3_tensor *qkv)
+/* --- attention ------------------------------------------------------------------------------------------------------- */
+
+/* cuDNN's plan; NULL where it does not take the shape. */
+static h3_status find_plan(const h3_sdpa **out, const h3_device *device, const h3_sdpa_shape *shape)
+{
+    const h3_sdpa *found = h3_sdpa_find(device->index, shape);
+    *out = found->plan != NULL ? found : NULL;
+    if (found->plan != NULL || h3_sdpa_refused(found)) return H3_OK;
+    return h3_error(H3_ENVIRONMENT, "GPU %d: cuDNN, attention over %lld tokens: no plan, status %d; look at the GPU with nvidia-smi and run again", device->index,
+                    (long long)shape->keys, found->status);
+}
+
+/* qkv [B,N,3,H,D] as three tensors whose rows lie apart. */
+static h3_status run_plan(const h3_device *device, const h3_sdpa *plan, const h3_sdpa_shape *shape, h3_tensor *out, const h3_tensor *qkv)
+{
+    uint16_t *q = qkv->data;
+    const int64_t width = shape->heads * shape->head_dim;
+    const h3_sdpa_tensors tensors = {.q = q, .k = q + width, .v = q + 2 * width, .o = out->data};
+    char message[160];
+    void *workspace;
+    H3_TRY(device->allocate(&workspace, plan->workspace));
+    const int failed = h3_sdpa_run(device->index, shape, &tensors, device->stream, workspace, message, sizeof message);
+    device->release(workspace); /* to the pool, which the stream orders */
+    return failed ? h3_error(H3_ENVIRONMENT, "%s; look at the GPU with nvidia-smi and run again", message) : H3_OK;
+}
+
+static h3_status own_attention(const h3_device *device, h3_tensor *out, const h3_tensor *qkv)
 {
     const int64_t tiles = qkv->shape[0], tokens = qkv->shape[1], heads = qkv->shape[3], dim = qkv->shape[4];
     const int code = h3_video_attention_fits(is_half(qkv), dim)
                          ? h3_video_start_attention(device->stream, out->data, qkv->data, tiles, tokens, heads, dim)
                          : h3_video_start_attention_simple(device->stream, out->data, qkv->data, is_half(qkv), tiles, tokens, heads, dim);
     return started(device, code, "attention");
+}
+
+static h3_status attention(const h3_device *device, h3_tensor *out, const h3_tensor *qkv)
+{
+    const h3_sdpa_shape shape = h3_sdpa_joined(qkv->shape[0], qkv->shape[1], qkv->shape[3], qkv->shape[4]);
+    const h3_sdpa *plan = NULL;
+    if (is_half(qkv)) H3_TRY(find_plan(&plan, device, &shape));
+    return plan != NULL ? run_plan(device, plan, &shape, out, qkv) : own_attention(device, out, qkv);
+}
+
+h3_status h3_video_attention_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
+{
+    const h3_sdpa_shape shape = h3_sdpa_joined(tiles, tokens, heads, dim);
+    const h3_sdpa *plan;
+    out[0] = 0;
+    if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return H3_OK;
+    H3_TRY(find_plan(&plan, device, &shape));
+    snprintf(out, H3_VIDEO_ATTENTION_NAME, "%s", plan != NULL ? plan->name : h3_video_attention_fits(1, dim) ? "own-mma-v1" : "own-simple-v1");
+    return H3_OK;
 }
 
 /* --- layers ---------------------------------------------------------------------------------------------------------- */
@@ -300,6 +347,13 @@ h3_status h3_video_ops_cuda(const h3_video_ops **out)
 }
 
 #else
+
+h3_status h3_video_attention_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
+{
+    (void)device, (void)dtype, (void)tiles, (void)tokens, (void)heads, (void)dim;
+    out[0] = 0;
+    return H3_OK;
+}
 
 h3_status h3_video_ops_cuda(const h3_video_ops **out)
 {

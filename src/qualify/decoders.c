@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "media/picture_metrics.h"
+#include "media/video_ops_cuda.h"
 
 static const char *const profile_names[] = {[H3_PROFILE_PUBLISHED] = "published", [H3_PROFILE_FP32] = "fp32", [H3_PROFILE_HALF] = "half"};
 
@@ -247,26 +248,41 @@ static h3_status add_video_config(cJSON *identity, const h3_video_config *config
     return H3_OK;
 }
 
-static h3_status video_identity(cJSON **out, const h3_decoders *decoders, const h3_decoder_weights *weights, int32_t device_kind, const h3_watch *watch)
+/* Two attentions give two sets of bits, so that sides decoded by either are not to be compared. */
+static h3_status add_attention(cJSON *identity, const h3_video_config *config, const h3_video_tiling *tiling, const h3_device *device, int32_t dtype, const h3_media_shape *shape)
 {
+    char name[H3_VIDEO_ATTENTION_NAME];
+    int64_t tiles, tokens;
+    const int64_t ratio = h3_video_sizes_of(config).spatial_ratio;
+    H3_TRY(h3_video_decoder_tokens(&tiles, &tokens, config, tiling, shape->height / ratio, shape->width / ratio));
+    H3_TRY(h3_video_attention_name(name, device, dtype, tiles, tokens, config->heads, config->head_dim));
+    if (name[0] != 0) cJSON_AddStringToObject(identity, "attention", name);
+    return H3_OK;
+}
+
+static h3_status video_identity(cJSON **out, const h3_decoders *decoders, const h3_decoder_weights *weights, const h3_device *device, const h3_media_shape *shape,
+                                const h3_watch *watch)
+{
+    const int32_t dtype = h3_decoders_dtype(decoders, device->kind);
     const int is_folder = decoders->video.folder[0] != 0;
     H3_TRY(h3_parameters_identity(out, weights->video.source, watch));
     if (is_folder) H3_TRY(add_config_sha256(*out, &decoders->video));
     else H3_TRY(add_video_config(*out, &weights->video.config));
     if (is_folder) H3_TRY(check_files(&decoders->video, *out, NULL));
-    cJSON_AddStringToObject(*out, "profile", profile_names[h3_decoders_dtype(decoders, device_kind) == H3_F16 ? H3_PROFILE_HALF : H3_PROFILE_FP32]);
+    cJSON_AddStringToObject(*out, "profile", profile_names[dtype == H3_F16 ? H3_PROFILE_HALF : H3_PROFILE_FP32]);
     cJSON *tiling = cJSON_AddObjectToObject(*out, "tiling");
     h3_json_add_integer(tiling, "tile", decoders->tiling.tile);
     h3_json_add_integer(tiling, "overlap", decoders->tiling.overlap);
-    return H3_OK;
+    return add_attention(*out, &weights->video.config, &decoders->tiling, device, dtype, shape);
 }
 
-h3_status h3_decoders_identity(cJSON **out, const h3_decoders *decoders, const h3_decoder_weights *weights, int32_t device_kind, const h3_watch *watch)
+h3_status h3_decoders_identity(cJSON **out, const h3_decoders *decoders, const h3_decoder_weights *weights, const h3_device *device, const h3_media_shape *shape,
+                               const h3_watch *watch)
 {
     cJSON *video = NULL, *audio = NULL, *both = NULL;
     h3_status status;
     *out = NULL;
-    H3_GOTO(video_identity(&video, decoders, weights, device_kind, watch), done);
+    H3_GOTO(video_identity(&video, decoders, weights, device, shape, watch), done);
     H3_GOTO(h3_audio_weights_identity(&audio, &weights->audio), done);
     if (decoders->audio.folder[0] != 0) H3_GOTO(check_files(&decoders->audio, audio, "diffusion_pytorch_model.safetensors"), done);
     both = cJSON_CreateObject();

@@ -1,10 +1,10 @@
 /*
- * The part of cuDNN's backend API that the provider's attention uses, on the host: the unified attention operation on BF16 tensors with four
- * dimensions, any strides. What a descriptor lacks is found when it is finalized, as in the library. The heuristics offer three
+ * The part of cuDNN's backend API that attention uses (src/cudnn), on the host: the unified attention operation on BF16 or F16 tensors with four
+ * dimensions, any strides, with or without log-sum-exp. What a descriptor lacks is found when it is finalized, as in the library. The heuristics offer three
  * configurations, and only the last is any good: the first has the note of being nondeterministic, and is, the second has no plan. Head sizes
  * that are no multiple of 8 have none at all. The workspace is written over, so that it must not be anything else.
  * H3_EMULATE_CUDNN breaks it, so that the tests can be tried: "log2" gives the log-sum-exp to base 2, "drift" other bytes in every run,
- * "coarse" rounds the probabilities to 4 bits, "refuse" has no plan for anything.
+ * "coarse" rounds the probabilities to 4 bits, "refuse" has no plan for anything, "ill" fails to make plans and "lost" to run them.
  */
 #ifdef H3_CUDNN
 
@@ -18,6 +18,7 @@
 
 #include <cudnn.h>
 
+#include "base/half.h"
 #include "h3/operator.h"
 
 #include "emulate.h"
@@ -26,7 +27,7 @@ void h3_emulated_memory(bool open); /* emulate_memory.cpp */
 
 namespace {
 
-constexpr int SDPA = 41, SDPA_FIRST = 2800, WORKSPACE = 256;
+constexpr int SDPA = 41, SDPA_FIRST = 2800, STATS = 4, WORKSPACE = 256;
 
 struct attribute {
     int type;
@@ -96,16 +97,19 @@ bool has_sizes(const part *tensor, cudnnDataType_t type, int64_t a, int64_t b, i
            size(tensor, 3) == d;
 }
 
+bool half_of(const part *tensor) { return get<int>(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, 0, -1) == CUDNN_DATA_HALF; }
+
 bool whole_operation(const part *p)
 {
     const part *t[6];
     for (int i = 0; i < 6; i++)
-        if ((t[i] = inner(p, SDPA_FIRST + i, CUDNN_BACKEND_TENSOR_DESCRIPTOR)) == nullptr) return false;
+        if ((t[i] = inner(p, SDPA_FIRST + i, CUDNN_BACKEND_TENSOR_DESCRIPTOR)) == nullptr && (i != STATS || p->attributes.count(SDPA_FIRST + i))) return false;
+    const cudnnDataType_t type = half_of(t[0]) ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
     int64_t batch = size(t[0], 0), heads = size(t[0], 1), queries = size(t[0], 2), width = size(t[0], 3), keys = size(t[1], 2);
     for (int i = 0; i < 4; i++)
-        if (!has_sizes(t[i], CUDNN_DATA_BFLOAT16, batch, heads, i == 1 || i == 2 ? keys : queries, width) || get<bool>(t[i], CUDNN_ATTR_TENSOR_IS_BY_VALUE))
+        if (!has_sizes(t[i], type, batch, heads, i == 1 || i == 2 ? keys : queries, width) || get<bool>(t[i], CUDNN_ATTR_TENSOR_IS_BY_VALUE))
             return false;
-    return has_sizes(t[4], CUDNN_DATA_FLOAT, batch, heads, queries, 1) && has_sizes(t[5], CUDNN_DATA_FLOAT, 1, 1, 1, 1) &&
+    return (t[STATS] == nullptr || has_sizes(t[STATS], CUDNN_DATA_FLOAT, batch, heads, queries, 1)) && has_sizes(t[5], CUDNN_DATA_FLOAT, 1, 1, 1, 1) &&
            get<bool>(t[5], CUDNN_ATTR_TENSOR_IS_BY_VALUE);
 }
 
@@ -125,6 +129,7 @@ cudnnStatus_t check(const part *p)
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
         const part *configuration = inner(p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
         good = configuration != nullptr && get<void *>(p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) != nullptr;
+        if (broken("ill")) return CUDNN_STATUS_INTERNAL_ERROR;
         if (good && (configuration->number == 1 || broken("refuse"))) return CUDNN_STATUS_NOT_SUPPORTED;
         break;
     }
@@ -141,17 +146,21 @@ const part *operation_of(const part *p)
     return graph != nullptr ? inner(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, SDPA) : nullptr;
 }
 
+float widened(uint16_t bits, bool half) { return half ? h3_f16_to_f32(bits) : h3_bf16_to_f32(bits); }
+uint16_t narrowed(float value, bool half) { return half ? h3_f32_to_f16(value) : h3_f32_to_bf16(value); }
+
 struct view {
     const part *tensor;
     void *data;
     int64_t at(int64_t a, int64_t b, int64_t c, int64_t d) const { return a * stride(tensor, 0) + b * stride(tensor, 1) + c * stride(tensor, 2) + d * stride(tensor, 3); }
-    float load(int64_t a, int64_t b, int64_t c, int64_t d) const { return h3_bf16_to_f32(((const uint16_t *)data)[at(a, b, c, d)]); }
+    float load(int64_t a, int64_t b, int64_t c, int64_t d) const { return widened(((const uint16_t *)data)[at(a, b, c, d)], half_of(tensor)); }
 };
 
-/* One row of one head; p is rounded to BF16 before the product with v, and not divided yet. */
+/* One row of one head; p is rounded to the tensors' type before the product with v, and not divided yet. */
 void attend(const view t[6], float scale, int64_t item, int64_t head, int64_t row)
 {
     int64_t keys = size(t[1].tensor, 2), width = size(t[0].tensor, 3);
+    const bool half = half_of(t[0].tensor);
     std::vector<float> score((size_t)keys), o((size_t)width, 0.0f);
     float most = -INFINITY, sum = 0;
     for (int64_t j = 0; j < keys; j++) {
@@ -161,13 +170,13 @@ void attend(const view t[6], float scale, int64_t item, int64_t head, int64_t ro
         most = fmaxf(most, score[(size_t)j]);
     }
     for (int64_t j = 0; j < keys; j++) {
-        float p = expf(score[(size_t)j] - most), rounded = h3_bf16_to_f32(h3_f32_to_bf16(p));
+        float p = expf(score[(size_t)j] - most), rounded = widened(narrowed(p, half), half);
         if (broken("coarse")) rounded = ldexpf(rintf(ldexpf(p, 4)), -4);
         sum += p;
         for (int64_t d = 0; d < width; d++) o[(size_t)d] += rounded * t[2].load(item, head, j, d);
     }
-    for (int64_t d = 0; d < width; d++) ((uint16_t *)t[3].data)[t[3].at(item, head, row, d)] = h3_f32_to_bf16(o[(size_t)d] / sum);
-    ((float *)t[4].data)[t[4].at(item, head, row, 0)] = (most + logf(sum)) * (broken("log2") ? 1.442695f : 1.0f);
+    for (int64_t d = 0; d < width; d++) ((uint16_t *)t[3].data)[t[3].at(item, head, row, d)] = narrowed(o[(size_t)d] / sum, half);
+    if (t[STATS].data != nullptr) ((float *)t[STATS].data)[t[STATS].at(item, head, row, 0)] = (most + logf(sum)) * (broken("log2") ? 1.442695f : 1.0f);
 }
 
 } // namespace
@@ -254,17 +263,19 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
 {
     const part *plan = part_of(descriptor), *pack = part_of(variant);
     if (handle == nullptr || !plan->finalized || !pack->finalized) return CUDNN_STATUS_BAD_PARAM;
+    if (broken("lost")) return CUDNN_STATUS_EXECUTION_FAILED;
     const part *configuration = inner(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     const part *graph = inner(configuration, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     const part *operation = inner(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, SDPA);
-    view t[6];
+    view t[6] = {};
     for (int i = 0; i < 6; i++) {
+        if (operation->attributes.count(SDPA_FIRST + i) == 0) continue; /* the log-sum-exp is not wanted */
         t[i] = {inner(operation, SDPA_FIRST + i, CUDNN_BACKEND_TENSOR_DESCRIPTOR), nullptr};
         for (int64_t n = 0; n < pack->attributes.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).count; n++)
             if (get<int64_t>(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, n) == get<int64_t>(t[i].tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID))
                 t[i].data = get<void *>(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, n);
         int64_t alignment = i == 5 ? 1 : get<int64_t>(t[i].tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
-        if (t[i].data == nullptr || (uintptr_t)t[i].data % (uintptr_t)(i == 4 ? 4 : alignment) != 0) return CUDNN_STATUS_BAD_PARAM;
+        if (t[i].data == nullptr || (uintptr_t)t[i].data % (uintptr_t)(i == STATS ? 4 : alignment) != 0) return CUDNN_STATUS_BAD_PARAM;
     }
     static int executions;
     float scale = *(const float *)t[5].data; /* by value: on the host */

@@ -1,6 +1,6 @@
 /*
- * The plans that cuDNN makes for the provider's attention, without a GPU: graph, heuristics, engine and plan for the properties of an H200,
- * by the very code that the provider runs with a handle (kernels/provider/cuda/sdpa_graph.c).
+ * The plans that cuDNN makes for the attention of the provider and of the video decoder, without a GPU: graph, heuristics, engine and plan for the
+ * properties of an H200, by the very code that both run with a handle (src/cudnn/sdpa_graph.c).
  *
  *   sdpa_plans
  *
@@ -10,11 +10,11 @@
 #include <string.h>
 #include <xmmintrin.h>
 
-#include "sdpa.h"
+#include "cudnn/sdpa.h"
 
 #ifdef H3_CUDNN
 
-#include "sdpa_graph.h"
+#include "cudnn/sdpa_graph.h"
 
 /* What cuDNN 9.19 wants to know; the values are an H200's. */
 static const char h200[] =
@@ -24,21 +24,29 @@ static const char h200[] =
     "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
     "\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,\"l2CacheSize\":62914560}";
 
+/* items 0: dense BF16 with log-sum-exp, as the provider asks. Else F16, q, k and v views of [items,rows,3,heads,head_dim], as the video decoder asks. */
 static const struct {
-    h3_sdpa_shape shape;
+    int64_t items, queries, keys, heads, head_dim;
     int taken;
 } cases[] = {
-    {{264, 264, 56, 128}, 1}, {{925, 925, 56, 128}, 1}, {{3160, 3160, 56, 128}, 1}, {{39230, 39230, 56, 128}, 1}, {{1, 264, 56, 128}, 1},
-    {{29, 29, 2, 32}, 1},     {{30, 30, 4, 16}, 1},     {{3, 5, 2, 8}, 1},          {{16, 16, 2, 12}, 0},         {{16, 16, 3, 21}, 0},
+    {0, 264, 264, 56, 128, 1}, {0, 925, 925, 56, 128, 1}, {0, 3160, 3160, 56, 128, 1}, {0, 39230, 39230, 56, 128, 1}, {0, 1, 264, 56, 128, 1},
+    {0, 29, 29, 2, 32, 1},     {0, 30, 30, 4, 16, 1},     {0, 3, 5, 2, 8, 1},          {0, 16, 16, 2, 12, 0},         {0, 16, 16, 3, 21, 0},
+    {28, 1797, 1797, 32, 64, 1}, {1, 1797, 1797, 32, 64, 1}, {2, 19, 19, 2, 16, 1},    {1, 40, 40, 1, 20, 0},
 };
+
+static h3_sdpa_shape shape_of(size_t i)
+{
+    const int64_t items = cases[i].items, rows = cases[i].queries, heads = cases[i].heads, dim = cases[i].head_dim;
+    return items > 0 ? h3_sdpa_joined(items, rows, heads, dim) : h3_sdpa_dense(rows, cases[i].keys, heads, dim);
+}
 
 static int failures, number;
 
 static void result(int good, const char *what, const h3_sdpa_shape *shape, const h3_sdpa *sdpa)
 {
     failures += !good;
-    printf("%sok %d - %s for %lld queries, %lld keys, %lld x %lld\n", good ? "" : "not ", ++number, what, (long long)shape->queries,
-           (long long)shape->keys, (long long)shape->heads, (long long)shape->head_dim);
+    printf("%sok %d - %s for %lld x %lld queries, %lld keys, %lld x %lld%s\n", good ? "" : "not ", ++number, what, (long long)shape->items, (long long)shape->queries,
+           (long long)shape->keys, (long long)shape->heads, (long long)shape->head_dim, shape->dtype == H3_F16 ? ", F16" : "");
     if (sdpa->plan != NULL) printf("# %s, workspace %zu\n", sdpa->name, sdpa->workspace);
     else printf("# no plan: %d %s\n", sdpa->status, cudnnGetErrorString((cudnnStatus_t)sdpa->status));
 }
@@ -53,7 +61,7 @@ static int whole(const h3_sdpa *sdpa, const h3_sdpa_parts *parts)
 /* Twice the same, and as expected. */
 static void try_case(size_t i, cudnnBackendDescriptor_t properties)
 {
-    const h3_sdpa_shape *shape = &cases[i].shape;
+    const h3_sdpa_shape made = shape_of(i), *shape = &made;
     h3_sdpa first, second;
     h3_sdpa_parts first_parts, second_parts;
     h3_sdpa_build(&first, &first_parts, shape, NULL, properties);

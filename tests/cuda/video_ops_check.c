@@ -1,10 +1,13 @@
 /* Each GPU operation of the video autoencoder beside the CPU's, on made-up values: bytes where the order of sums is shared, else a bound. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/half.h"
 #include "base/log.h"
+#include "cudnn/sdpa.h"
+#include "media/video_kernels.h"
 #include "model/synth.h"
 #include "video_cuda.h"
 
@@ -82,15 +85,114 @@ static void check_conv(int64_t items, int64_t frames, int64_t height, int64_t wi
     release(&x), release(&w), release(&bias), release(&out);
 }
 
+/* --- attention ------------------------------------------------------------------------------------------------------- */
+
+/* cuDNN where it is, with more than one row and heads that are whole 16 bytes. */
+static void check_attention_name(const char *name, int32_t dtype, int64_t tokens, int64_t dim)
+{
+    const int fused = h3_sdpa_version() != 0 && tokens > 1 && dim % 8 == 0;
+    const char *wanted = dtype != H3_F16 ? "" : fused ? "cudnn-" : h3_video_attention_fits(1, dim) ? "own-mma-" : "own-simple-";
+    const int good = dtype != H3_F16 ? name[0] == 0 : strncmp(name, wanted, strlen(wanted)) == 0;
+    check_bound(good ? 0.0 : INFINITY, 0.0, "attention \"%s\", wanted \"%s\"", name, wanted);
+}
+
+/* Our own kernels on the GPU, whichever the operation takes. `simple`: the one for anything. */
+static void run_own(h3_tensor *out, const h3_tensor *qkv, int simple)
+{
+    const int64_t tiles = qkv->shape[0], tokens = qkv->shape[1], heads = qkv->shape[3], dim = qkv->shape[4];
+    const int code = simple ? h3_video_start_attention_simple(gpu->stream, out->data, qkv->data, qkv->dtype == H3_F16, tiles, tokens, heads, dim)
+                            : h3_video_start_attention(gpu->stream, out->data, qkv->data, tiles, tokens, heads, dim);
+    if (code != 0) must(h3_error(H3_ENVIRONMENT, "own attention: CUDA error %d", code));
+}
+
+/* The operation once more on items first .. first + count - 1 has the bytes of `out`. */
+static void check_attention_again(const h3_tensor *out, const h3_tensor *qkv, int64_t first, int64_t count, const char *what)
+{
+    int equal;
+    h3_tensor again;
+    int64_t shape[H3_MAX_RANK];
+    const size_t in_bytes = h3_tensor_bytes(qkv) / (size_t)qkv->shape[0], out_bytes = h3_tensor_bytes(out) / (size_t)out->shape[0];
+    memcpy(shape, qkv->shape, sizeof shape);
+    shape[0] = count;
+    const h3_tensor some = h3_tensor_view((char *)qkv->data + (size_t)first * in_bytes, qkv->dtype, 5, shape);
+    const h3_tensor known = h3_tensor_view((char *)out->data + (size_t)first * out_bytes, out->dtype, 3, H3_SHAPE(count, out->shape[1], out->shape[2]));
+    must(h3_device_tensor(&again, gpu, out->dtype, 3, known.shape));
+    must(gpu_ops->attention(gpu, &again, &some));
+    must(h3_device_equal(&equal, gpu, &again, &known));
+    check_bound(equal ? 0.0 : INFINITY, 0.0, "attention %s, %s, item %lld, bytes", type_name(out->dtype), what, (long long)first);
+    h3_device_free(&again, gpu);
+}
+
 static void check_attention(int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
 {
+    enum { REPEATS = 3 };
+    char name[H3_VIDEO_ATTENTION_NAME];
+    const double bound = dtype == H3_F16 ? 1e-3 : 2e-6;
     both qkv = make("qkv", dtype, 5, H3_SHAPE(tiles, tokens, 3, heads, dim), 1.7f), out = make(NULL, dtype, 3, H3_SHAPE(tiles, tokens, heads * dim), 0);
+    both own = {.host = out.host};
+    must(h3_video_attention_name(name, gpu, dtype, tiles, tokens, heads, dim));
+    check_attention_name(name, dtype, tokens, dim);
     must(cpu_ops->attention(h3_device_cpu(), &out.host, &qkv.host));
     must(gpu_ops->attention(gpu, &out.device, &qkv.device));
-    check_bound(distance(&out, 0), dtype == H3_F16 ? 1e-3 : 2e-6, "attention %s %lld tiles, %lld tokens, %lld heads of %lld", type_name(dtype), (long long)tiles, (long long)tokens,
-                (long long)heads, (long long)dim);
+    check_bound(distance(&out, 0), bound, "attention %s %lld tiles, %lld tokens, %lld heads of %lld, %s", type_name(dtype), (long long)tiles, (long long)tokens, (long long)heads,
+                (long long)dim, name[0] != 0 ? name : "own");
+    for (int i = 0; i < REPEATS; i++) check_attention_again(&out.device, &qkv.device, 0, tiles, "repeat");
+    for (int64_t i = 0; i < tiles && tiles > 1; i++) check_attention_again(&out.device, &qkv.device, i, 1, "alone");
+    for (int simple = h3_video_attention_fits(dtype == H3_F16, dim) ? 0 : 1; simple < 2; simple++) {
+        must(h3_device_zeros(&own.device, gpu, dtype, 3, out.host.shape));
+        run_own(&own.device, &qkv.device, simple);
+        check_bound(distance(&own, 0), bound, "attention %s, own %s kernel", type_name(dtype), simple ? "simple" : "mma");
+        h3_device_free(&own.device, gpu);
+    }
     release(&qkv), release(&out);
 }
+
+/* Milliseconds of one call, mean of some. */
+static double time_attention(h3_tensor *out, const h3_tensor *qkv, int own)
+{
+    enum { CALLS = 10 };
+    double start = 0.0;
+    for (int i = 0; i <= CALLS; i++) {
+        if (own) run_own(out, qkv, 0);
+        else must(gpu_ops->attention(gpu, out, qkv));
+        if (i == 0) {
+            must(gpu->health()); /* waits */
+            start = h3_clock();
+        }
+    }
+    must(gpu->health());
+    return 1e3 * (h3_clock() - start) / CALLS;
+}
+
+/* A call of the released decoder: tiles that are all alike. */
+static void check_released_attention(int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
+{
+    char name[H3_VIDEO_ATTENTION_NAME];
+    h3_tensor qkv, out;
+    both tile = make("qkv", H3_F16, 5, H3_SHAPE(1, tokens, 3, heads, dim), 1.7f), first = make(NULL, H3_F16, 3, H3_SHAPE(1, tokens, heads * dim), 0);
+    const size_t bytes = h3_tensor_bytes(&tile.host);
+    const double work = 4.0 * (double)tiles * (double)heads * (double)tokens * (double)tokens * (double)dim;
+    must(h3_device_tensor(&qkv, gpu, H3_F16, 5, H3_SHAPE(tiles, tokens, 3, heads, dim)));
+    must(h3_device_tensor(&out, gpu, H3_F16, 3, H3_SHAPE(tiles, tokens, heads * dim)));
+    for (int64_t i = 0; i < tiles; i++) must(gpu->copy((char *)qkv.data + (size_t)i * bytes, tile.device.data, bytes));
+    must(h3_video_attention_name(name, gpu, H3_F16, tiles, tokens, heads, dim));
+    for (int own = 1; own >= 0; own--) {
+        const double ms = time_attention(&out, &qkv, own);
+        printf("       attention f16 %lld tiles, %lld tokens, %lld heads of %lld: %.3f ms, %.0f TFLOP/s, %s\n", (long long)tiles, (long long)tokens, (long long)heads, (long long)dim, ms,
+               work / ms * 1e-9, own ? "own mma kernel" : name);
+    }
+    run_own(&first.device, &tile.device, 1);
+    must(gpu->to_host(first.host.data, first.device.data, h3_tensor_bytes(&first.host)));
+    must(gpu->copy(first.device.data, out.data, h3_tensor_bytes(&first.host)));
+    check_bound(distance(&first, 0), 1e-3, "attention f16, released, beside the simple kernel");
+    check_attention_again(&out, &qkv, 0, tiles, "released, repeat");
+    check_attention_again(&out, &qkv, tiles - 1, 1, "released, alone");
+    h3_device_free(&qkv, gpu);
+    h3_device_free(&out, gpu);
+    release(&tile), release(&first);
+}
+
+/* --- layers ---------------------------------------------------------------------------------------------------------- */
 
 static void check_layers(int32_t dtype, int64_t tiles, int64_t own, int64_t given, int64_t heads, int64_t dim)
 {
@@ -194,11 +296,13 @@ void check_operations(const h3_device *device, const h3_video_ops *ops, int larg
         check_linear(TYPES[k], 130, 5, 3, 1);
         check_linear(TYPES[k], 65, 64, 96, 0);
         check_linear(TYPES[k], 65, 64, 96, 1);
-        check_attention(TYPES[k], 2, 19, 2, 16);
+        check_attention(TYPES[k], 3, 19, 2, 16);
+        check_attention(TYPES[k], 2, 1, 2, 16);
         check_attention(TYPES[k], 1, 131, 1, 16);
         check_attention(TYPES[k], 1, 257, 2, 32);
         check_attention(TYPES[k], 1, 193, 1, 64);
         check_attention(TYPES[k], 1, 40, 1, 24);
+        check_attention(TYPES[k], 2, 40, 1, 20);
         check_layers(TYPES[k], 2, 21, 3, 2, 16);
         check_layers(TYPES[k], 1, 6, 1, 3, 9);
         check_layers(TYPES[k], 1, 3, 2, 3, 64);   /* heads as released, and not four of them for each warp */
@@ -215,6 +319,7 @@ void check_operations(const h3_device *device, const h3_video_ops *ops, int larg
     check_linear(H3_F16, 1797, 2048, 6144, 0);
     check_linear(H3_F16, 1797, 8192, 2048, 0);
     check_attention(H3_F16, 1, 1797, 4, 64);
+    check_released_attention(28, 1797, 32, 64);
     check_layers(H3_F16, 1, 1792, 4, 32, 64);
     check_conv(1, 1, 64, 64, 128, 256, 3, 1, 1);
     check_group_norm(1, 1, 64, 256, 32);

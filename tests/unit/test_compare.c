@@ -306,6 +306,10 @@ static void other_decoders_or_formats_are_not_comparable(void **state)
     expect_refused(provider, candidate, H3_INTEGRITY, "candidate has no seed 43 media.video.frames");
     expect_refused(decoded_report("half", 32000, 22), decoded_report("fp32", 32000, 22), H3_INTEGRITY, "differ in decoders.profile");
     expect_refused(decoded_report("half", 32000, 22), report_of(0, 0), H3_INTEGRITY, "candidate has no decoders");
+    cJSON *fused = decoded_report("half", 32000, 22), *own = decoded_report("half", 32000, 22);
+    cJSON_AddStringToObject(cJSON_GetObjectItem(fused, "decoders"), "attention", "cudnn-9.14.0-eng5-k24=7");
+    cJSON_AddStringToObject(cJSON_GetObjectItem(own, "decoders"), "attention", "own-mma-v1");
+    expect_refused(fused, own, H3_INTEGRITY, "differ in decoders.attention");
     expect_refused(decoded_report("half", 32000, 22), decoded_report("half", 44100, 22), H3_INTEGRITY, "differ in seed 42 media.audio.rate");
     expect_refused(decoded_report("half", 32000, 22), decoded_report("half", 32000, 39), H3_INTEGRITY, "differ in seed 42 media.video.frames");
 }

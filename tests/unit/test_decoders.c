@@ -253,7 +253,7 @@ static h3_status identify(cJSON **out, const char *hashes, const char *audio_has
     *out = NULL;
     status = h3_decoders_read(&d, &plan);
     if (status == H3_OK) status = h3_decoders_open(&weights, &d);
-    if (status == H3_OK) status = h3_decoders_identity(out, &d, &weights, H3_DEVICE_CPU, NULL);
+    if (status == H3_OK) status = h3_decoders_identity(out, &d, &weights, h3_device_cpu(), &(h3_media_shape){.frames = 22, .height = 64, .width = 80}, NULL);
     h3_decoders_close(&weights);
     h3_plan_free(&plan);
     return status;
@@ -275,6 +275,7 @@ static void decoders_are_known_by_content(void **state)
     assert_string_equal(json_text(cJSON_GetArrayItem(cJSON_GetObjectItem(video, "shards"), 0), "sha256"), sha256[1]);
     assert_string_equal(json_text(video, "profile"), "fp32");
     assert_int_equal(json_int(cJSON_GetObjectItem(video, "tiling"), "tile"), 256);
+    assert_null(cJSON_GetObjectItem(video, "attention")); /* a CPU has one only */
     assert_string_equal(json_text(audio, "sha256"), sha256[2]);
     cJSON_Delete(identity);
     free(good);

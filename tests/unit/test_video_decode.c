@@ -124,6 +124,32 @@ static void wrong_decoders_are_seen(void **state)
     assert_true(error_with(&ops[6]) <= FP32_BOUND); /* as it should be */
 }
 
+static int64_t attended[2];
+
+static h3_status watched_attention(const h3_device *device, h3_tensor *out, const h3_tensor *qkv)
+{
+    attended[0] = qkv->shape[0];
+    attended[1] = qkv->shape[1];
+    return h3_video_ops_cpu()->attention(device, out, qkv);
+}
+
+/* What is said before is what a decode of all tiles together runs. */
+static void the_transformers_work_is_known(void **state)
+{
+    (void)state;
+    h3_video_ops ops = *h3_video_ops_cpu();
+    h3_video_weights weights = video_weights();
+    h3_tensor z = video_golden("tiled.z");
+    int64_t tiles, tokens;
+    ops.attention = watched_attention;
+    assert_true(error_with(&ops) <= FP32_BOUND);
+    assert_good(h3_video_decoder_tokens(&tiles, &tokens, &weights.config, &SMALL_TILES, z.shape[2], z.shape[3]));
+    assert_true(tiles > 1 && tiles == attended[0] && tokens == attended[1]);
+    assert_fails(h3_video_decoder_tokens(&tiles, &tokens, &weights.config, &SMALL_TILES, 0, 1), H3_USAGE, "0 pixels");
+    h3_tensor_free(&z);
+    h3_video_weights_close(&weights);
+}
+
 static void swapped_colours_are_seen(void **state)
 {
     (void)state;
@@ -258,7 +284,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain), cmocka_unit_test(tiled), cmocka_unit_test(half_precision), cmocka_unit_test(any_number_of_threads_and_tiles),
-        cmocka_unit_test(wrong_decoders_are_seen), cmocka_unit_test(swapped_colours_are_seen), cmocka_unit_test(profiles_differ),
+        cmocka_unit_test(wrong_decoders_are_seen), cmocka_unit_test(the_transformers_work_is_known),
+        cmocka_unit_test(swapped_colours_are_seen), cmocka_unit_test(profiles_differ),
         cmocka_unit_test(refused_input), cmocka_unit_test(pixel_codes), cmocka_unit_test(denormalized),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

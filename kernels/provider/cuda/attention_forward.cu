@@ -119,7 +119,7 @@ static int attend_in_chunks(h3_call *call, const h3_check &check, const h3_atten
 
 /* --- cuDNN ------------------------------------------------------------------------------------------------------------ */
 
-static h3_sdpa_shape shape_of(const h3_attention_sizes &sizes) { return {sizes.queries, sizes.keys, sizes.heads, sizes.head_dim}; }
+static h3_sdpa_shape shape_of(const h3_attention_sizes &sizes) { return h3_sdpa_dense(sizes.queries, sizes.keys, sizes.heads, sizes.head_dim); }
 
 /* The plan that serves these sizes: by shape alone, so that a shape always runs the same kernel. NULL: FP32 is the golden and never cuDNN's. */
 static const h3_sdpa *find_fused(const h3_check &check, const h3_attention_sizes &sizes)

@@ -74,27 +74,32 @@ static cudnnBackendDescriptor_t tensor(builder *b, int64_t id, cudnnDataType_t t
     return made;
 }
 
-/* [rows, heads, head_dim] in memory; cuDNN names the dimensions batch, head, row, channel. */
-static cudnnBackendDescriptor_t rows_of_heads(builder *b, int64_t id, const h3_sdpa_shape *shape, int64_t rows)
+/* [items, rows, heads, head_dim] in memory; cuDNN names the dimensions batch, head, row, channel. */
+static cudnnBackendDescriptor_t rows_of_heads(builder *b, int64_t id, const h3_sdpa_shape *shape, int64_t rows, h3_sdpa_steps steps)
 {
-    const int64_t width = shape->heads * shape->head_dim;
-    const int64_t sizes[] = {1, shape->heads, rows, shape->head_dim}, strides[] = {rows * width, shape->head_dim, width, 1};
-    return tensor(b, id, CUDNN_DATA_BFLOAT16, sizes, strides, false);
+    const int64_t sizes[] = {shape->items, shape->heads, rows, shape->head_dim}, strides[] = {steps.item, shape->head_dim, steps.row, 1};
+    return tensor(b, id, shape->dtype == H3_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16, sizes, strides, false);
+}
+
+static cudnnBackendDescriptor_t log_sum_exp(builder *b, const h3_sdpa_shape *shape)
+{
+    const int64_t sizes[] = {shape->items, shape->heads, shape->queries, 1}, strides[] = {shape->heads * shape->queries, shape->queries, 1, 1};
+    return tensor(b, H3_SDPA_LSE, CUDNN_DATA_FLOAT, sizes, strides, false);
 }
 
 static cudnnBackendDescriptor_t attention(builder *b, const h3_sdpa_shape *shape)
 {
-    const int64_t rows[] = {1, shape->heads, shape->queries, 1}, strides[] = {shape->heads * shape->queries, shape->queries, 1, 1}, one[] = {1, 1, 1, 1};
-    cudnnBackendDescriptor_t q = rows_of_heads(b, H3_SDPA_Q, shape, shape->queries), k = rows_of_heads(b, H3_SDPA_K, shape, shape->keys);
-    cudnnBackendDescriptor_t v = rows_of_heads(b, H3_SDPA_V, shape, shape->keys), o = rows_of_heads(b, H3_SDPA_O, shape, shape->queries);
-    cudnnBackendDescriptor_t lse = tensor(b, H3_SDPA_LSE, CUDNN_DATA_FLOAT, rows, strides, false);
+    const int64_t one[] = {1, 1, 1, 1};
+    cudnnBackendDescriptor_t q = rows_of_heads(b, H3_SDPA_Q, shape, shape->queries, shape->q), k = rows_of_heads(b, H3_SDPA_K, shape, shape->keys, shape->k);
+    cudnnBackendDescriptor_t v = rows_of_heads(b, H3_SDPA_V, shape, shape->keys, shape->v), o = rows_of_heads(b, H3_SDPA_O, shape, shape->queries, shape->o);
+    cudnnBackendDescriptor_t lse = shape->with_lse ? log_sum_exp(b, shape) : NULL;
     cudnnBackendDescriptor_t scale = tensor(b, H3_SDPA_SCALE, CUDNN_DATA_FLOAT, one, one, true);
     cudnnBackendDescriptor_t made = make(b, SDPA_FORWARD);
     set_part(b, made, SDPA_Q, q);
     set_part(b, made, SDPA_K, k);
     set_part(b, made, SDPA_V, v);
     set_part(b, made, SDPA_O, o);
-    set_part(b, made, SDPA_STATS, lse);
+    if (shape->with_lse) set_part(b, made, SDPA_STATS, lse);
     set_part(b, made, SDPA_SCALE, scale);
     finalize(b, made);
     return made;

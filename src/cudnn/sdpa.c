@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "sdpa_graph.h"
 
@@ -40,17 +41,12 @@ static cudnnStatus_t find_handle(int device, cudnnHandle_t *out)
     return status;
 }
 
-static int same_shape(const h3_sdpa_shape *a, const h3_sdpa_shape *b)
-{
-    return a->queries == b->queries && a->keys == b->keys && a->heads == b->heads && a->head_dim == b->head_dim;
-}
-
 static const h3_sdpa *find(int device, const h3_sdpa_shape *shape)
 {
     static const h3_sdpa no_memory = {.status = CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED};
     cudnnHandle_t handle = NULL;
     for (const entry *e = entries; e != NULL; e = e->next)
-        if (e->device == device && same_shape(&e->shape, shape)) return &e->sdpa;
+        if (e->device == device && memcmp(&e->shape, shape, sizeof *shape) == 0) return &e->sdpa;
     entry *made = calloc(1, sizeof *made);
     if (made == NULL) return &no_memory;
     made->device = device;
@@ -73,17 +69,24 @@ const h3_sdpa *h3_sdpa_find(int device, const h3_sdpa_shape *shape)
     return found;
 }
 
+int h3_sdpa_refused(const h3_sdpa *sdpa)
+{
+    enum { BAD_PARAM = 2, NOT_SUPPORTED = 3 }; /* categories; the first is how an older library meets an operation that it does not know */
+    return sdpa->plan == NULL && (sdpa->status / 1000 == BAD_PARAM || sdpa->status / 1000 == NOT_SUPPORTED);
+}
+
 static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack, const h3_sdpa_shape *shape,
                              const h3_sdpa_tensors *tensors, void *stream, void *workspace)
 {
-    static const int64_t ids[H3_SDPA_TENSORS] = {H3_SDPA_Q, H3_SDPA_K, H3_SDPA_V, H3_SDPA_O, H3_SDPA_LSE, H3_SDPA_SCALE};
+    static const int64_t ids[H3_SDPA_TENSORS] = {H3_SDPA_Q, H3_SDPA_K, H3_SDPA_V, H3_SDPA_O, H3_SDPA_SCALE, H3_SDPA_LSE};
+    const int64_t count = shape->with_lse ? H3_SDPA_TENSORS : H3_SDPA_TENSORS - 1; /* the last one may be absent */
     float scale = 1.0f / sqrtf((float)shape->head_dim);
-    void *pointers[H3_SDPA_TENSORS] = {tensors->q, tensors->k, tensors->v, tensors->o, tensors->lse, &scale};
+    void *pointers[H3_SDPA_TENSORS] = {tensors->q, tensors->k, tensors->v, tensors->o, &scale, tensors->lse};
     cudnnStatus_t status = cudnnSetStream(handle, (cudaStream_t)stream);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, H3_SDPA_TENSORS, ids);
+        status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, H3_SDPA_TENSORS, pointers);
+        status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
     if (status == CUDNN_STATUS_SUCCESS)
         status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(pack);
@@ -104,7 +107,7 @@ int h3_sdpa_run(int device, const h3_sdpa_shape *shape, const h3_sdpa_tensors *t
     }
     pthread_mutex_unlock(&lock);
     if (status == CUDNN_STATUS_SUCCESS) return 0;
-    snprintf(message, size, "cuDNN attention on GPU %d: %s %s", device, cudnnGetErrorString(status), detail);
+    snprintf(message, size, "cuDNN attention on GPU %d: %s%s%s", device, cudnnGetErrorString(status), detail[0] != 0 ? ", " : "", detail);
     return 1;
 }
 
@@ -118,6 +121,8 @@ const h3_sdpa *h3_sdpa_find(int device, const h3_sdpa_shape *shape)
     (void)device, (void)shape;
     return &none;
 }
+
+int h3_sdpa_refused(const h3_sdpa *sdpa) { return sdpa->plan == NULL; }
 
 int h3_sdpa_run(int device, const h3_sdpa_shape *shape, const h3_sdpa_tensors *tensors, void *stream, void *workspace, char *message, size_t size)
 {

@@ -1,6 +1,6 @@
 /* From a shape to an execution plan; see sdpa.h. Apart from sdpa.c so that it can be tried without a GPU, on a GPU's properties alone. */
-#ifndef H3_PROVIDER_CUDA_SDPA_GRAPH_H
-#define H3_PROVIDER_CUDA_SDPA_GRAPH_H
+#ifndef H3_CUDNN_SDPA_GRAPH_H
+#define H3_CUDNN_SDPA_GRAPH_H
 
 #include <cudnn.h>
 
