@@ -339,4 +339,4 @@ install: all
 	@cp -R $(wildcard plans manifests thresholds jobs scripts docs README.md generation-contract.json) $(SHARE)
 	@echo 'install  $(ROOT)/bin $(words $(PROGRAMS)) programs, lib/h3 $(words $(KERNELS)) libraries, include/h3/operator.h, share/h3'
 
--include $(shell find $(BUILD)/obj $(CANDIDATE_BUILD)/obj -name '*.d' 2>/dev/null)
+-include $(shell mk/dependencies.sh $(sort $(BUILD)/obj $(CANDIDATE_BUILD)/obj))

@@ -130,6 +130,9 @@ is 'the program has the revision' "$(bin/h3_say)" 'second r2 0'
 rm src/model/unrelated.c
 make all REVISION=r2 >/dev/null 2>&1
 is 'a source that went away leaves the archive' "$(ar t build/libh3.a)" text.o
+echo 'build/obj/src/base/text.o: src/base/moved.c' >>build/obj/src/base/text.d
+out=$(make all REVISION=r2 2>&1)
+is 'a source that has moved stops no build: its object is made again' "$? $(compiled "$out")" '0 bin/h3_say build/libh3.a src/base/text.c '
 out=$(make all REVISION=r2 EXTRA_CFLAGS=-DOTHER 2>&1)
 like 'changed flags compile everything' "$(compiled "$out")" 'kernels/candidate/cpu/scale.c .*src/base/text.c .*workers/h3_say.c'
 echo 'int shadowed(int x); int shadowed(int x) { long y = x; { int x = 2; y += x; } return y; }' >src/base/careless.c
