@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,19 +22,26 @@ static const double SHORTEST_WATCHDOG = 0.1, LONGEST_WATCHDOG = 1e6;
 
 static volatile sig_atomic_t stop_signal;
 static struct sigaction old_usr1, old_term;
+static sigset_t old_mask;
 
 static void note_signal(int number) { stop_signal = number; }
 
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+    sigset_t both;
     sigemptyset(&action.sa_mask);
     sigaction(SIGUSR1, &action, &old_usr1);
     sigaction(SIGTERM, &action, &old_term);
+    sigemptyset(&both);
+    sigaddset(&both, SIGUSR1);
+    sigaddset(&both, SIGTERM);
+    pthread_sigmask(SIG_UNBLOCK, &both, &old_mask); /* whoever started this may have blocked them */
 }
 
 static void restore_signals(void)
 {
+    pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
     sigaction(SIGUSR1, &old_usr1, NULL);
     sigaction(SIGTERM, &old_term, NULL);
 }
@@ -359,6 +367,32 @@ h3_status h3_ranks_gather(h3_ranks *ranks, const void *data, size_t size, void *
     }
     harvest_free(ranks, &harvest);
     return status;
+}
+
+struct h3_question {
+    MPI_Request request;
+    int64_t mine, all;
+};
+
+h3_status h3_ranks_stop_ask(h3_ranks *ranks)
+{
+    void *memory;
+    H3_TRY(h3_outbox_reap(ranks));
+    H3_TRY(h3_alloc(&memory, 1, sizeof(struct h3_question), "a question to all ranks"));
+    ranks->question = memory;
+    ranks->question->mine = stop_signal;
+    return h3_ranks_check(ranks, MPI_Iallreduce(&ranks->question->mine, &ranks->question->all, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD, &ranks->question->request),
+                          "the stop request", -1);
+}
+
+h3_status h3_ranks_stop_hear(h3_ranks *ranks, int *stop)
+{
+    struct h3_question *question = ranks->question;
+    ranks->question = NULL;
+    H3_TRY(h3_ranks_wait(ranks, &question->request, "the stop request", -1)); /* after a failure it is not freed: MPI may still write to it */
+    *stop = question->all != 0 || (ranks->count == 1 && stop_signal != 0);
+    free(question);
+    return H3_OK;
 }
 
 h3_status h3_ranks_stop_requested(h3_ranks *ranks)

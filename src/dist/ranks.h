@@ -24,6 +24,7 @@ typedef struct h3_ranks {
     struct h3_outbox *outbox; /* sends under way */
     struct h3_nccl *nccl;     /* NULL: hidden states are staged through the host */
     h3_received received;
+    struct h3_question *question; /* whether to stop, under way */
     char hand_off[200];       /* how hidden states pass, for people; "" before h3_ranks_connect */
 } h3_ranks;
 
@@ -75,5 +76,9 @@ void h3_ranks_beat(h3_ranks *ranks, const char *where, int64_t block);
 
 /* H3_STOPPED once SIGUSR1 or SIGTERM has come to any rank; collective, for safe points between steps. */
 h3_status h3_ranks_stop_requested(h3_ranks *ranks);
+/* The same question in two halves, for ranks that work one behind the other and should not wait for each other: what is asked before a piece of work is heard
+ * behind it, when all have come to ask. *stop: whether a signal had come to any rank when it asked; with one rank, by now. Each question is heard once, also after a failure. Collective. */
+h3_status h3_ranks_stop_ask(h3_ranks *ranks);
+h3_status h3_ranks_stop_hear(h3_ranks *ranks, int *stop);
 
 #endif

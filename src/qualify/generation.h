@@ -112,7 +112,7 @@ struct h3_sampling {
     int64_t *timestep_indices;
     h3_sequence sequence; /* of the step under way */
     h3_progress progress;
-    /* Called on the first rank at safe points, when all flows have finished `step` steps. May be NULL. */
+    /* Called on the first rank at safe points, when all flows have finished `step` steps and their rows are those; the next evaluations may be under way. May be NULL. */
     h3_status (*save)(void *user, const h3_sampling *sampling, int64_t step);
     void *user;
 };
@@ -130,8 +130,8 @@ void h3_sampling_free(h3_sampling *sampling);
  *   H3_FAILED   a velocity or row that is not finite, a repeat with another digest, an operator that fails or falls back; the
  *               message names seed, step (from 0) and tensor
  *   H3_STOPPED  a signal came; what `save` wrote last is where to go on
- * At the end and at safe points all ranks learn the outcome. A failure between them, with more than one rank, ends the job
- * (h3_ranks_abort).
+ * Nobody waits at a safe point; after a signal the run ends with this step or the next. At the end all ranks learn the outcome. A failure before
+ * it, with more than one rank, ends the job (h3_ranks_abort).
  */
 h3_status h3_sampling_run(h3_sampling *sampling);
 

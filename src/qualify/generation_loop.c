@@ -172,26 +172,48 @@ static h3_status set_times(h3_sampling *s, int64_t step)
                             s->timestep, &s->sequence.timestep_count, s->timestep_indices);
 }
 
-/* All flows stand after `step` steps: the state is saved, and a signal is heeded. */
-static h3_status safe_point(h3_sampling *s, int64_t step)
+static int is_safe_point(const h3_sampling *s, int64_t step) { return step > s->first_step && step % s->safe_steps == 0; }
+
+/* All flows stand after `step` steps, also while the next evaluation of each is under way: rows change when it is taken. */
+static h3_status save(h3_sampling *s, int64_t step) { return is_first(s) && s->save != NULL ? s->save(s->user, s, step) : H3_OK; }
+
+/* A signal has come: what is under way is finished, and saved. */
+static h3_status stop_here(h3_sampling *s, int64_t step)
 {
     h3_status status = settle_all(s, step);
-    if (status == H3_OK && is_first(s) && s->save != NULL) status = s->save(s->user, s, step);
+    if (status == H3_OK) status = save(s, step);
     H3_TRY(agree(s, status));
-    if (s->ranks == NULL || h3_ranks_stop_requested(s->ranks) == H3_OK) return H3_OK;
-    return h3_error(H3_STOPPED, "stopped by a signal after step %lld of %lld; run again with --resume", (long long)step,
-                    (long long)s->steps);
+    return h3_error(H3_STOPPED, "stopped by a signal after step %lld of %lld; run again with --resume", (long long)step, (long long)s->steps);
+}
+
+static h3_status run_flows(h3_sampling *s, int64_t step)
+{
+    H3_TRY(set_times(s, step));
+    for (size_t i = 0; i < s->flow_count; i++) {
+        H3_TRY(settle(s, &s->flows[i], step));
+        H3_TRY(evaluate(s, &s->flows[i], step));
+    }
+    return is_safe_point(s, step) ? save(s, step) : H3_OK;
+}
+
+/* One step of all flows. Signals are asked about ahead of it and heard of behind it, so that no rank waits for another: when the first rank has taken the last
+ * flow's velocities, all have asked. */
+static h3_status run_step(h3_sampling *s, int64_t step, int *stop)
+{
+    int heard = 0;
+    if (s->ranks == NULL) return run_flows(s, step);
+    H3_TRY(h3_ranks_stop_ask(s->ranks));
+    h3_status status = alone(s, run_flows(s, step)), answer = h3_ranks_stop_hear(s->ranks, &heard);
+    *stop |= heard;
+    return status != H3_OK ? status : answer;
 }
 
 static h3_status run_steps(h3_sampling *s)
 {
+    int stop = 0;
     for (int64_t step = s->first_step; step < s->steps; step++) {
-        if (step > s->first_step && step % s->safe_steps == 0) H3_TRY(safe_point(s, step));
-        H3_TRY(alone(s, set_times(s, step)));
-        for (size_t i = 0; i < s->flow_count; i++) {
-            H3_TRY(alone(s, settle(s, &s->flows[i], step)));
-            H3_TRY(alone(s, evaluate(s, &s->flows[i], step)));
-        }
+        if (stop) return stop_here(s, step);
+        H3_TRY(run_step(s, step, &stop));
     }
     return agree(s, settle_all(s, s->steps));
 }

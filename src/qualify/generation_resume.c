@@ -82,6 +82,7 @@ h3_status h3_resume_remove(h3_resume *resume)
 {
     cJSON_Delete(resume->files);
     resume->files = cJSON_CreateArray();
+    resume->saved = 0;
     return h3_remove_tree(resume->folder);
 }
 
@@ -90,12 +91,6 @@ h3_status h3_resume_remove(h3_resume *resume)
 static void chunk_name(char out[32], int64_t step) { snprintf(out, 32, "steps-%06lld.h5", (long long)step); }
 
 enum { PARTS = 4 };
-
-/* Steps of the chunk that ends at `step`: safe_steps, fewer at the end of a whole run. */
-static int64_t steps_of(const h3_sampling *sampling, int64_t step)
-{
-    return step % sampling->safe_steps != 0 ? step % sampling->safe_steps : sampling->safe_steps;
-}
 
 /* The parts of one flow in a chunk that ends at `step`: rows reached, and the velocities of the `taken` steps since the chunk before. */
 static void chunk_parts(h3_tensor part[PARTS], char name[PARTS][64], const h3_flow *flow, int64_t step, int64_t taken)
@@ -115,12 +110,13 @@ static void chunk_parts(h3_tensor part[PARTS], char name[PARTS][64], const h3_fl
 /* A repeat keeps no velocities: they have been found equal. */
 static int part_count(const h3_flow *flow) { return flow->repeat ? 2 : PARTS; }
 
-static h3_status add_chunk(h3_artifact_writer *writer, const h3_sampling *sampling, int64_t step)
+/* The steps behind the `saved` ones, up to `step`. */
+static h3_status add_chunk(h3_artifact_writer *writer, const h3_sampling *sampling, int64_t saved, int64_t step)
 {
     for (size_t f = 0; f < sampling->flow_count; f++) {
         h3_tensor part[PARTS];
         char name[PARTS][64], digest[H3_SHA256_HEX];
-        chunk_parts(part, name, &sampling->flows[f], step, steps_of(sampling, step));
+        chunk_parts(part, name, &sampling->flows[f], step, step - saved);
         for (int i = 0; i < part_count(&sampling->flows[f]); i++) H3_TRY(h3_artifact_add(writer, name[i], &part[i], digest));
     }
     return H3_OK;
@@ -135,7 +131,7 @@ static h3_status publish_chunk(h3_resume *resume, const h3_sampling *sampling, i
     snprintf(relative, sizeof relative, "%s/%s", resume->relative, name);
     H3_TRY(h3_run_place(path, resume->run_folder, relative));
     H3_TRY(h3_artifact_create(&writer, "h3_generate state"));
-    h3_status status = add_chunk(writer, sampling, step);
+    h3_status status = add_chunk(writer, sampling, resume->saved, step);
     if (status != H3_OK) {
         h3_artifact_discard(writer);
         return status;
@@ -145,6 +141,7 @@ static h3_status publish_chunk(h3_resume *resume, const h3_sampling *sampling, i
     cJSON_AddStringToObject(file, "path", name);
     h3_json_add_integer(file, "size", size);
     cJSON_AddStringToObject(file, "sha256", sha256);
+    resume->saved = step;
     return cJSON_AddItemToArray(resume->files, file) ? H3_OK
                                                      : h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
 }
@@ -205,11 +202,11 @@ static h3_status digest_steps(h3_flow *flow, int64_t first, int64_t end)
     return H3_OK;
 }
 
-static h3_status load_flow(h3_sampling *sampling, h3_flow *flow, const h3_artifact *chunk, int64_t step)
+static h3_status load_flow(h3_sampling *sampling, h3_flow *flow, const h3_artifact *chunk, int64_t saved, int64_t step)
 {
     h3_tensor part[PARTS];
     char name[PARTS][64];
-    int64_t taken = steps_of(sampling, step);
+    int64_t taken = step - saved;
     chunk_parts(part, name, flow, step, taken);
     for (int i = 0; i < part_count(flow); i++) H3_TRY(copy_part(&part[i], chunk, name[i]));
     flow->finished = step;
@@ -219,43 +216,52 @@ static h3_status load_flow(h3_sampling *sampling, h3_flow *flow, const h3_artifa
     return H3_OK;
 }
 
-static h3_status load_chunk(h3_resume *resume, h3_sampling *sampling, const cJSON *file, int64_t step, const char *where)
+static h3_status load_chunk(h3_resume *resume, h3_sampling *sampling, const char *name, const char *sha256, int64_t step, const char *where)
 {
     h3_artifact chunk;
-    const char *name, *sha256;
-    char expected[32], relative[128], path[H3_PATH_MAX];
-    chunk_name(expected, step);
+    char relative[H3_PATH_MAX], path[H3_PATH_MAX];
     if (sampling->ranks != NULL) h3_ranks_beat(sampling->ranks, "resuming", -1);
-    H3_TRY(h3_json_string(&name, file, "path", where, H3_INTEGRITY));
-    H3_TRY(h3_json_string(&sha256, file, "sha256", where, H3_INTEGRITY));
-    if (strcmp(name, expected) != 0)
-        return h3_error(H3_INTEGRITY, "%s lists %.80s where %s was expected; run without --resume", where, name, expected);
-    snprintf(relative, sizeof relative, "%s/%s", resume->relative, expected);
+    H3_TRY(h3_path(relative, "%s/%s", resume->relative, name));
     H3_TRY(h3_run_locate(path, resume->run_folder, relative));
     if (h3_artifact_open(&chunk, path, sha256) != H3_OK)
         return h3_error_context(H3_INTEGRITY, "%s and %s do not agree", where, path);
     h3_status status = H3_OK;
     for (size_t f = 0; f < sampling->flow_count && status == H3_OK; f++)
-        status = load_flow(sampling, &sampling->flows[f], &chunk, step);
+        status = load_flow(sampling, &sampling->flows[f], &chunk, resume->saved, step);
     h3_artifact_close(&chunk);
     return status;
+}
+
+/* The next file of a state that has reached step `reached`. */
+static h3_status load_file(h3_resume *resume, h3_sampling *sampling, const cJSON *file, int64_t reached, const char *where)
+{
+    const char *name, *sha256;
+    char expected[32];
+    int64_t step = resume->saved;
+    H3_TRY(h3_json_string(&name, file, "path", where, H3_INTEGRITY));
+    H3_TRY(h3_json_string(&sha256, file, "sha256", where, H3_INTEGRITY));
+    do chunk_name(expected, ++step);
+    while (step < reached && strcmp(name, expected) != 0);
+    if (strcmp(name, expected) != 0)
+        return h3_error(H3_INTEGRITY, "%s lists %.80s where a file of steps %lld to %lld was expected; run without --resume", where, name,
+                        (long long)resume->saved + 1, (long long)reached);
+    H3_TRY(load_chunk(resume, sampling, name, sha256, step, where));
+    resume->saved = step;
+    if (cJSON_AddItemToArray(resume->files, cJSON_Duplicate(file, 1))) return H3_OK;
+    return h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
 }
 
 static h3_status load_state(h3_resume *resume, h3_sampling *sampling, const cJSON *state, int64_t *step, const char *where)
 {
     const cJSON *files, *file;
-    int64_t reached, covered = 0;
+    int64_t reached;
     H3_TRY(h3_json_integer(&reached, state, "step", 1, sampling->steps, where, H3_INTEGRITY));
     H3_TRY(h3_json_array(&files, state, "files", where, H3_INTEGRITY));
     cJSON_ArrayForEach(file, files) {
-        if (covered >= reached) break;
-        covered = covered + sampling->safe_steps < sampling->steps ? covered + sampling->safe_steps : sampling->steps;
-        if (covered > reached) break;
-        H3_TRY(load_chunk(resume, sampling, file, covered, where));
-        if (!cJSON_AddItemToArray(resume->files, cJSON_Duplicate(file, 1)))
-            return h3_error(H3_ENVIRONMENT, "out of memory for the state of a generation");
+        if (resume->saved >= reached) break;
+        H3_TRY(load_file(resume, sampling, file, reached, where));
     }
-    if (file != NULL || covered != reached)
+    if (file != NULL || resume->saved != reached)
         return h3_error(H3_INTEGRITY, "%s lists other files than its step %lld needs; run without --resume", where,
                         (long long)reached);
     *step = reached;

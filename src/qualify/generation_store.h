@@ -53,8 +53,8 @@ h3_status h3_generation_check_gate(const cJSON *gate, const h3_bindings *binding
 
 /*
  * The state of an unfinished generation, in data/generate/<side>/resume/: for every safe point one artifact with the velocities
- * since the one before and the rows reached, and state.json, written last, which lists them. Safe points are every safe_steps steps, and before decoding
- * the last step. Then also a record of every seed whose media are done (generation_media.h).
+ * since the one before and the rows reached, and state.json, written last, which lists them. Safe points are every safe_steps steps, the step at which a signal
+ * stops, and before decoding the last one. Then also a record of every seed whose media are done (generation_media.h).
  */
 typedef struct h3_resume {
     char folder[H3_PATH_MAX];
@@ -63,6 +63,7 @@ typedef struct h3_resume {
     char plan_sha256[H3_SHA256_HEX];
     char key[H3_SHA256_HEX];        /* of all that decides the bytes: plan, contract, inputs, program, libraries, machine */
     cJSON *files;                   /* of state.json */
+    int64_t saved;                  /* steps in them */
 } h3_resume;
 
 /* `inputs` of `run` have been verified and belong to the key. */

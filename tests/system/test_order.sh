@@ -169,7 +169,7 @@ is 'no temporary file is left' "$(find "$other" -name '.tmp-*')" ''
 stopped() { # stopped NAME SIGNAL COMMAND...: a generation by the provider in $other, resumed with one rank
     local name=$1 signal=$2
     rm -rf "$other/attempts"
-    hold provider 12 "${@:3}"
+    hold provider "$([ "$3" = mpirun ] && echo 4 || echo 12)" "${@:3}" # several ranks hear of it a step later
     if [ "$3" = mpirun ]; then
         kill "-$signal" "$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$held/status")"
         sleep 1 # it passes the signal on in its own time
@@ -185,6 +185,7 @@ stopped() { # stopped NAME SIGNAL COMMAND...: a generation by the provider in $o
     same "$name: to the same bytes" "$(digests "$other")" "$first"
 }
 stopped 'SIGTERM' TERM "$H3_BIN/h3_generate" --side provider --plan "$plan" --run "$other"
+stopped 'SIGUSR1, blocked by who started it' USR1 env --block-signal=USR1 "$H3_BIN/h3_generate" --side provider --plan "$plan" --run "$other"
 stopped 'SIGUSR1 to two ranks' USR1 mpirun -q -n 2 "$H3_BIN/h3_generate" --side provider --plan "$plan" --run "$other"
 for signal in TERM USR1; do
     program reference_pass "$other"
