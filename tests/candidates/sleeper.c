@@ -2,6 +2,7 @@
  * A shipped library, found in the first folder of H3_LIB that has it, with an attention that does not come back: the candidate,
  * or the provider when H3_SLEEPER is "provider". H3_SLEEP="RANK" or "RANK:CALLS": on that rank, after so many calls (0), its
  * forward says "asleep PID" on stderr and sleeps for an hour. "RANK:CALLS:SECONDS": it sleeps so long, once, and goes on.
+ * H3_NAP=MILLISECONDS: every forward on every rank takes so much longer.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -20,11 +21,12 @@ static int forward(h3_call *call)
 {
     static int calls;
     int rank, after = 0, seconds = AN_HOUR;
-    const char *sleeps = getenv("H3_SLEEP"), *mine = getenv("OMPI_COMM_WORLD_RANK");
+    const char *nap = getenv("H3_NAP"), *sleeps = getenv("H3_SLEEP"), *mine = getenv("OMPI_COMM_WORLD_RANK");
     if (sleeps != NULL && mine != NULL && sscanf(sleeps, "%d:%d:%d", &rank, &after, &seconds) >= 1 && rank == atoi(mine) && calls++ == after) {
         fprintf(stderr, "asleep %ld\n", (long)getpid());
         sleep((unsigned)seconds);
     }
+    if (nap != NULL) usleep((useconds_t)atoi(nap) * 1000);
     return shipped_attention->forward(call);
 }
 

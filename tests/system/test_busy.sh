@@ -66,4 +66,12 @@ H3_SLEEPER=provider H3_SLEEP=0:0:3 stage 2 reference_pass "$work/reference"
 is 'the reference pass passes when rank 0 is slow' "$?" 0
 check 'rank 1 waits for the first hidden state, and is not busy meanwhile' holds "$work/reference" reference_pass \
     'waited[2] > 2 && waited[1] < 2 && time[2] < 1 && share[2] < 0.4 && share[1] > 0.6'
+
+# --- many steps: no rank waits at safe points, which here come after each. The first rank has six attentions of the two flows, the second four ---
+sed -i -e 's/"points": 4/"points": 13/' -e 's/\[42, 43, 44\]/[42]/' "$PLAN"
+export H3_SLEEPER=provider
+check 'a reference pass' stage 2 reference_pass "$work/steps"
+H3_NAP=20 stage 2 generate_provider "$work/steps"
+is 'a generation whose attentions take 20 ms' "$?" 0
+check 'the first rank has always something to do' holds "$work/steps" generate_provider 'share[1] > 0.85 && share[2] > 0.5'
 tap_end
