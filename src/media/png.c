@@ -74,15 +74,38 @@ static unsigned orientation_of(const unsigned char *exif, size_t size)
     return 1;
 }
 
+static void refuse_turned(reader *r, const char *what)
+{
+    r->advice = "save it upright and without that";
+    png_error(r->png, what);
+}
+
+/* Some writers put it into text: an XMP packet, or the block in hexadecimal, which is not worth reading. */
+static void check_texts(reader *r)
+{
+    static const char XMP[] = "tiff:Orientation";
+    png_textp texts = NULL;
+    int count = 0;
+    png_get_text(r->png, r->info, &texts, &count);
+    for (int i = 0; i < count; i++) {
+        const char *key = texts[i].key, *at = strstr(texts[i].text, XMP);
+        if (strcmp(key, "Raw profile type exif") == 0 || strcmp(key, "Raw profile type APP1") == 0)
+            refuse_turned(r, "an EXIF block as text may turn the picture");
+        if (at == NULL) continue;
+        at += sizeof XMP - 1;
+        at += strncmp(at, "=\"", 2) == 0 ? 2 : *at == '>';
+        if (*at >= '2' && *at <= '8') refuse_turned(r, "its XMP packet turns the picture");
+    }
+}
+
 static void check_upright(reader *r)
 {
     png_bytep exif = NULL;
     png_uint_32 size = 0;
+    check_texts(r);
     if (png_get_eXIf_1(r->png, r->info, &size, &exif) == 0 || exif == NULL) return;
     const unsigned orientation = orientation_of(exif, size);
-    if (orientation < 2 || orientation > 8) return;
-    r->advice = "save it upright";
-    png_error(r->png, "its EXIF block turns the picture");
+    if (orientation >= 2 && orientation <= 8) refuse_turned(r, "its EXIF block turns the picture");
 }
 
 /* Makes libpng give 8-bit RGB, or refuses. */
