@@ -107,7 +107,8 @@ check 'and every file has the bytes of the run that was not killed' same_run "$o
 before
 signalled 15 seed42/frames/frame_00000.png
 is 'a signal to go stops it between seeds' $? 75
-like 'and says how to go on' "$(cat "$work/err")" '^h3_generate: stopped by a signal while decoding; run again with --resume$'
+like 'h3_verify speaks of going on' "$("$H3_BIN/h3_verify" run "$other")" 'INVALID .*not listed by any stage .*h3_generate --resume goes on'
+like 'and the program says how' "$(cat "$work/err")" '^h3_generate: stopped by a signal while decoding; run again with --resume$'
 printf x >>"$other/data/generate/candidate/seed42/frames/frame_00003.png"
 check 'it is resumed, with a frame that has changed meanwhile' generate --resume
 refuse 'that seed is made again' grep -q 'resume   2 of 3 seeds' "$work/out"
@@ -128,7 +129,12 @@ record=$other/data/generate/candidate/resume/media-seed43.json
 sed -i 's/"samples": 29600/"samples": 29601/' "$record"
 generate --resume
 is 'a record that has changed is refused' $? 3
+like 'with what to do' "$(cat "$work/err")" '^h3_generate: cannot resume \(run without --resume to start again\): '
 like 'and named' "$(cat "$work/err")" 'media-seed43.json has not the SHA-256 that it says it has.*run without --resume$'
+cp "$one/stages/compare/stage.json" "$other/data/generate/candidate/resume/state.json"
+generate --resume
+is 'so is a state that is another file' $? 3
+like 'with what to do' "$(cat "$work/err")" '^h3_generate: cannot resume \(run without --resume to start again\): .*resume/state.json'
 check 'without --resume it starts again' generate
 check 'the comparison passes' stage 1 compare "$other"
 check 'to the same bytes' same_run "$one" "$other"
