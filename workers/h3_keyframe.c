@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "args.h"
 #include "base/log.h"
@@ -139,10 +140,23 @@ static h3_status write_file(contents *c, const request *r)
     return H3_OK;
 }
 
+/* A file is never replaced by what was made of it. */
+static h3_status check_out(const request *r)
+{
+    const char *const inputs[] = {r->text, r->first, r->last};
+    struct stat out, in;
+    if (stat(r->out, &out) != 0) return H3_OK;
+    for (int i = 0; i < 3; i++)
+        if (inputs[i] != NULL && stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+            return h3_error(H3_USAGE, "--out %s is %s, which is read; give another name", r->out, inputs[i]);
+    return H3_OK;
+}
+
 static h3_status run(const request *r)
 {
     contents c = {.metadata = cJSON_CreateObject()};
     h3_status status = c.metadata != NULL ? H3_OK : h3_error(H3_ENVIRONMENT, "out of memory for a conditioning file");
+    if (status == H3_OK) status = check_out(r);
     if (status == H3_OK) status = read_text(&c, r);
     if (status == H3_OK) status = open_encoder(&c, r);
     if (status == H3_OK) status = add_pictures(&c, r);
