@@ -1,8 +1,11 @@
 /* A video with sound for people, made from the evidence of a generated seed. The one program that links FFmpeg; nothing reads what it writes. */
+#include <errno.h>
+#include <fcntl.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,7 +31,7 @@ static const char help[] =
     "  H.264 (libx264, CRF 18; without it MPEG-4), yuv420p, BT.709, 24 frames a second; AAC, 192 kb/s; the sound is not cut.\n"
     "  The file's comment has the SHA-256 of the samples that it shows.\n"
     "\n"
-    "  exit codes: 0 written, or nothing to write; 2 usage or plan, 3 damaged or missing evidence, 4 environment\n"
+    "  exit codes: 0 written, or nothing to write; 1 sound that is not finite, 2 usage or plan, 3 damaged or missing evidence, 4 environment\n"
     "  example: bin/h3_preview --evidence evidence/demo/data/generate/provider/seed42 --out seed42.mp4\n";
 
 typedef struct preview {
@@ -100,15 +103,26 @@ static h3_status open_source(source *from, const char *evidence)
     return H3_OK;
 }
 
-/* The finished movie gets its name only now. */
-static h3_status publish(const char *temporary, const char *out)
+static h3_status cannot(const char *out) { return h3_error(H3_ENVIRONMENT, "cannot write %s: %s; check space and permissions", out, strerror(errno)); }
+
+/* The lock, held until the movie has its name, tells another preview of the same run, which clears the folder, that this one lives. */
+static h3_status lock_temporary(int *file, const char *temporary, const char *out)
 {
-    FILE *file = fopen(temporary, "r+b");
-    int good = file != NULL && fsync(fileno(file)) == 0;
-    if (file != NULL) good = fclose(file) == 0 && good;
-    if (good && rename(temporary, out) == 0) return H3_OK;
-    return h3_error(H3_ENVIRONMENT, "cannot write %s; check space and permissions", out);
+    struct stat info;
+    for (;;) {
+        *file = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (*file < 0) return cannot(out);
+        if (flock(*file, LOCK_EX) != 0 || fstat(*file, &info) != 0) break;
+        if (info.st_nlink > 0) return H3_OK;
+        close(*file); /* the other was faster than the lock */
+    }
+    h3_status status = cannot(out);
+    close(*file);
+    return status;
 }
+
+/* The finished movie gets its name only now. */
+static h3_status publish(int file, const char *temporary, const char *out) { return fsync(file) == 0 && rename(temporary, out) == 0 ? H3_OK : cannot(out); }
 
 static h3_status temporary_name(char path[H3_PATH_MAX], const char *out)
 {
@@ -121,14 +135,17 @@ static h3_status make_movie(source *from, const char *evidence, const char *out,
 {
     char temporary[H3_PATH_MAX];
     h3_movie *movie = NULL;
+    int file;
     const double start = h3_clock();
     H3_TRY(h3_publish_check(out));
     H3_TRY(open_source(from, evidence));
     H3_TRY(temporary_name(temporary, out));
-    h3_status status = h3_movie_open(&movie, temporary, encoder, from->height, from->width, &from->sound);
+    H3_TRY(lock_temporary(&file, temporary, out));
+    h3_status status = h3_movie_open(&movie, temporary, out, encoder, from->height, from->width, &from->sound);
     if (status == H3_OK) status = fill_movie(movie, from);
     h3_movie_close(movie);
-    if (status == H3_OK) status = publish(temporary, out);
+    if (status == H3_OK) status = publish(file, temporary, out);
+    close(file);
     if (status != H3_OK) unlink(temporary);
     else
         h3_say_timed(h3_clock() - start, "preview  %s  %lld frames %lldx%lld %s, %lld samples aac", out, (long long)from->count, (long long)from->width, (long long)from->height,

@@ -18,7 +18,7 @@
 enum { THREADS = 8, AUDIO_BITS = 192000, LARGEST_SIDE = 16384 };
 
 struct h3_movie {
-    const char *path;
+    const char *path, *name;
     AVFormatContext *file;
     AVCodecContext *video, *audio;
     struct SwsContext *colours; /* RGB to YUV */
@@ -33,7 +33,7 @@ static h3_status broken(const h3_movie *m, const char *what, int code)
 {
     char why[AV_ERROR_MAX_STRING_SIZE] = "";
     av_strerror(code, why, sizeof why);
-    return h3_error(H3_ENVIRONMENT, "%s: cannot %s (%s); check disk space and FFmpeg's encoders", m->path, what, why);
+    return h3_error(H3_ENVIRONMENT, "%s: cannot %s (%s); check disk space and FFmpeg's encoders", m->name, what, why);
 }
 
 static h3_status no_memory(const h3_movie *m) { return broken(m, "get memory", AVERROR(ENOMEM)); }
@@ -102,7 +102,7 @@ static h3_status open_audio(h3_movie *m)
     const AVCodec *codec = avcodec_find_encoder_by_name("aac");
     int known = codec != NULL && codec->supported_samplerates == NULL;
     for (const int *rate = codec == NULL ? NULL : codec->supported_samplerates; rate != NULL && *rate != 0; rate++) known |= *rate == m->sound->rate;
-    if (!known) return h3_error(H3_USAGE, "%s: AAC knows no sound of %lld samples a second", m->path, (long long)m->sound->rate);
+    if (!known) return h3_error(H3_USAGE, "%s: AAC knows no sound of %lld samples a second", m->name, (long long)m->sound->rate);
     m->audio = avcodec_alloc_context3(codec);
     if (m->audio == NULL) return no_memory(m);
     m->audio->sample_rate = (int)m->sound->rate;
@@ -174,16 +174,17 @@ static h3_status open_all(h3_movie *m, const char *encoder, int64_t height, int6
     return open_file(m);
 }
 
-h3_status h3_movie_open(h3_movie **out, const char *path, const char *encoder, int64_t height, int64_t width, const h3_sound *sound)
+h3_status h3_movie_open(h3_movie **out, const char *path, const char *name, const char *encoder, int64_t height, int64_t width, const h3_sound *sound)
 {
     void *memory;
     *out = NULL;
     if (height < 2 || width < 2 || height % 2 != 0 || width % 2 != 0 || height > LARGEST_SIDE || width > LARGEST_SIDE)
-        return h3_error(H3_USAGE, "%s: frames of %lld x %lld pixels; a preview needs even sides of 2 to %d", path, (long long)width, (long long)height, LARGEST_SIDE);
-    H3_TRY(h3_sound_check(sound, path));
+        return h3_error(H3_USAGE, "%s: frames of %lld x %lld pixels; a preview needs even sides of 2 to %d", name, (long long)width, (long long)height, LARGEST_SIDE);
+    H3_TRY(h3_sound_check(sound, name));
     H3_TRY(h3_alloc(&memory, 1, sizeof **out, "a movie"));
     h3_movie *m = memory;
     m->path = path;
+    m->name = name;
     m->sound = sound;
     h3_status status = open_all(m, encoder, height, width);
     if (status == H3_OK) *out = m;
@@ -247,7 +248,7 @@ h3_status h3_movie_add(h3_movie *m, const unsigned char *rgb)
 
 h3_status h3_movie_finish(h3_movie *m, const char *comment)
 {
-    if (m->frames == 0) return h3_error(H3_FAILED, "%s: a movie without a frame", m->path);
+    if (m->frames == 0) return h3_error(H3_FAILED, "%s: a movie without a frame", m->name);
     H3_TRY(add_sound(m, m->sound->frames, 1));
     H3_TRY(encode(m, m->video, 0, NULL));
     H3_TRY(encode(m, m->audio, 1, NULL));

@@ -12,8 +12,8 @@ typedef struct h3_movie h3_movie;
  * FFmpeg has none, or no AAC. */
 h3_status h3_movie_encoder(const char **out, const char *wanted);
 
-/* Begins a movie in the file `path`, which is made or emptied. The sound must stay until the end; its rate must be one that AAC knows. Frames have even sizes. H3_USAGE for sizes and rates that cannot be, H3_ENVIRONMENT for files and encoders. */
-h3_status h3_movie_open(h3_movie **out, const char *path, const char *encoder, int64_t height, int64_t width, const h3_sound *sound);
+/* Begins a movie in the file `path`, which is made or emptied; messages call it `name`. Both names and the sound must stay until the end; its rate must be one that AAC knows. Frames have even sizes. H3_USAGE for sizes and rates that cannot be, H3_ENVIRONMENT for files and encoders. */
+h3_status h3_movie_open(h3_movie **out, const char *path, const char *name, const char *encoder, int64_t height, int64_t width, const h3_sound *sound);
 /* The next frame, bytes [height][width][3], and the sound that goes with it. */
 h3_status h3_movie_add(h3_movie *movie, const unsigned char *rgb);
 /* The rest of the sound, however long, `comment` for the file's list of tags, and the end of the file. */

@@ -171,7 +171,7 @@ submit() {
         command_for "$stage" "$job"
         if ! job=$("${command[@]}"); then
             [ ${#jobs[@]} = 0 ] || scancel "${jobs[@]}"
-            die 4 "Slurm did not take $(h3_title "$stage"); nothing of the chain is left in the queue"
+            die 4 "Slurm did not take $(h3_title "$stage"); nothing of the chain is left in the queue; see what sbatch said, or add --local to run here"
         fi
         job=${job%%;*}
         jobs+=("$job")

@@ -336,12 +336,13 @@ static h3_status publish(gate_stage *g)
 static void say_verdict(const gate_stage *g)
 {
     const h3_gate_result *r = &g->result;
-    int64_t per_node = r->checks / H3_NODE_COUNT;
+    char checks[64];
+    if (r->only == NULL) snprintf(checks, sizeof checks, "%d nodes x %lld", H3_NODE_COUNT, (long long)(r->checks / H3_NODE_COUNT));
+    else snprintf(checks, sizeof checks, "%lld", (long long)r->checks);
     h3_gate_say(r, &g->candidate);
     h3_stage_say_devices(g->stage);
     if (r->checks > 0)
-        h3_say_timed(h3_clock() - g->stage->start, "stage 3  candidate gate     %d nodes x %lld checks, %lld blocks, %lld bounds", H3_NODE_COUNT,
-                     (long long)per_node, (long long)r->blocks, (long long)r->bounds);
+        h3_say_timed(h3_clock() - g->stage->start, "stage 3  candidate gate     %s checks, %lld blocks, %lld bounds", checks, (long long)r->blocks, (long long)r->bounds);
     if (strcmp(r->verdict, "VALID") == 0) h3_say("VALID    %lld checks and %lld bounds hold", (long long)r->checks, (long long)r->bounds);
     else if (strcmp(r->verdict, "PARTIAL") == 0) h3_say("PARTIAL  %lld checks and %lld bounds hold; %s, so this is no acceptance", (long long)r->checks, (long long)r->bounds,
                                                         r->only != NULL ? "not everything ran" : "a dirty library was allowed");

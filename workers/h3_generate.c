@@ -141,6 +141,12 @@ static h3_status open_model(generate *g)
     return h3_sampling_new(&g->sampling, &g->generation, &g->inputs, &g->model, &s->ranks, s->args.repeat);
 }
 
+/* Whatever is wrong with a saved state, what to do is the same. */
+static h3_status resumed(h3_status status)
+{
+    return status == H3_INTEGRITY ? h3_error_context(status, "cannot resume (run without --resume to start again)") : status;
+}
+
 /* Rank 0. The state of an interrupted run is taken up or dropped; then the outputs of an earlier attempt make room. */
 static h3_status begin(generate *g)
 {
@@ -152,7 +158,7 @@ static h3_status begin(generate *g)
         g->operators, s->args.repeat, g->decoders, NULL};
     H3_TRY(h3_resume_open(&g->resume, &g->record, &s->run));
     if (!s->args.resume) H3_TRY(h3_resume_remove(&g->resume));
-    else H3_TRY(h3_resume_load(&g->resume, &g->sampling, &step, &note));
+    else H3_TRY(resumed(h3_resume_load(&g->resume, &g->sampling, &step, &note)));
     if (note != NULL) h3_say("resume   %s", note);
     else if (s->args.resume) h3_say("resume   %lld of %lld steps are done", (long long)step, (long long)g->sampling.steps);
     g->sampling.save = h3_resume_save;
@@ -165,7 +171,7 @@ static h3_status begin_media(generate *g)
 {
     size_t taken;
     if (!g->stage->args.resume) return H3_OK;
-    H3_TRY(h3_generation_media_resume(&g->media, &taken));
+    H3_TRY(resumed(h3_generation_media_resume(&g->media, &taken)));
     if (taken > 0) h3_say("resume   %zu of %zu seeds are decoded", taken, g->media.count);
     return H3_OK;
 }

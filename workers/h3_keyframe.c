@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "args.h"
 #include "base/log.h"
@@ -9,6 +10,7 @@
 #include "media/video_ops_cuda.h"
 #include "model/safetensors.h"
 #include "qualify/generation.h"
+#include "qualify/metrics.h"
 #include "store/publish.h"
 #include "tool.h"
 
@@ -25,7 +27,7 @@ static const char help[] =
     "              seed 42 as published. Without it: \"image.<i>\", the canvas itself, which generation encodes\n"
     "\n"
     "  Prints the file's SHA-256 and the line for the plan.\n"
-    "  exit codes: 0 written; 1 not finite, 2 usage, 3 damaged input, 4 environment\n"
+    "  exit codes: 0 written; 1 latents that are not finite, 2 usage, 3 damaged input, 4 environment\n"
     "  example: bin/h3_keyframe --text prompt.safetensors --first fox.png --canvas 1344x768 --vae models/MiniMax-H3/vae \\\n"
     "                           --out conditioning.safetensors\n";
 
@@ -59,7 +61,10 @@ static h3_status read_text(contents *c, const request *r)
     H3_TRY(h3_safetensors_open(&file, r->text));
     h3_status status = h3_safetensors_read(&text, &file, "text", H3_BF16, 0, NULL);
     if (status == H3_OK) add(c, "text", &text);
-    if (status == H3_OK && text.rank != 2) status = h3_error(H3_INTEGRITY, "%s: text must have two dimensions, rows and width", r->text);
+    else status = h3_error_context(status, "no prompt embeddings; scripts/export_conditioning.py makes them");
+    if (status == H3_OK && (text.rank != 2 || h3_tensor_count(&text) == 0))
+        status = h3_error(H3_INTEGRITY, "%s: text must have two dimensions, rows and width, of at least 1 each; make it again", r->text);
+    if (status == H3_OK && !h3_all_finite(&text)) status = h3_error(H3_INTEGRITY, "%s: text has values that are not finite; make it again", r->text);
     if (status == H3_OK && h3_safetensors_find(&file, "text_tags") != NULL) {
         status = h3_safetensors_read(&tags, &file, "text_tags", H3_I64, 1, &text.shape[0]);
         if (status == H3_OK) add(c, "text_tags", &tags);
@@ -135,10 +140,23 @@ static h3_status write_file(contents *c, const request *r)
     return H3_OK;
 }
 
+/* A file is never replaced by what was made of it. */
+static h3_status check_out(const request *r)
+{
+    const char *const inputs[] = {r->text, r->first, r->last};
+    struct stat out, in;
+    if (stat(r->out, &out) != 0) return H3_OK;
+    for (int i = 0; i < 3; i++)
+        if (inputs[i] != NULL && stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+            return h3_error(H3_USAGE, "--out %s is %s, which is read; give another name", r->out, inputs[i]);
+    return H3_OK;
+}
+
 static h3_status run(const request *r)
 {
     contents c = {.metadata = cJSON_CreateObject()};
     h3_status status = c.metadata != NULL ? H3_OK : h3_error(H3_ENVIRONMENT, "out of memory for a conditioning file");
+    if (status == H3_OK) status = check_out(r);
     if (status == H3_OK) status = read_text(&c, r);
     if (status == H3_OK) status = open_encoder(&c, r);
     if (status == H3_OK) status = add_pictures(&c, r);

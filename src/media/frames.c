@@ -81,8 +81,8 @@ h3_status h3_frames_count(int64_t *count, const char *folder)
         last = number > last ? number : last;
     }
     closedir(entries);
-    if (*count == 0) return h3_error(H3_INTEGRITY, "%s holds no frames (frame_00000.png, ...)", folder);
-    if (last + 1 != *count) return h3_error(H3_INTEGRITY, "%s holds %lld frames but the last is number %lld; frames are missing", folder, (long long)*count, (long long)last);
+    if (*count == 0) return h3_error(H3_INTEGRITY, "%s holds no frames (frame_00000.png, ...); check the path", folder);
+    if (last + 1 != *count) return h3_error(H3_INTEGRITY, "%s holds %lld frames but the last is number %lld; frames are missing, get them again", folder, (long long)*count, (long long)last);
     return H3_OK;
 }
 
@@ -93,7 +93,7 @@ h3_status h3_frame_read(h3_picture *out, const char *folder, int64_t frame, int6
     H3_TRY(frame_path(path, folder, frame));
     H3_TRY(h3_picture_read(out, path, H3_PICTURE_EVIDENCE));
     if (height == 0 || (out->height == height && out->width == width)) return H3_OK;
-    h3_error(H3_INTEGRITY, "%s is %lld x %lld pixels, the first frame %lld x %lld", path, (long long)out->width, (long long)out->height,
+    h3_error(H3_INTEGRITY, "%s is %lld x %lld pixels, the first frame %lld x %lld; the frames of a video have one size", path, (long long)out->width, (long long)out->height,
              (long long)width, (long long)height);
     h3_picture_free(out);
     return H3_INTEGRITY;

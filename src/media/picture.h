@@ -16,7 +16,7 @@ typedef struct h3_picture {
 void h3_picture_free(h3_picture *picture);
 
 /* What a PNG file may be. Evidence (media.md section 2): 8-bit truecolour, not interlaced, nothing else. Any: palettes and greys become RGB, 16 bits
- * keep the high 8, transparency is dropped; a picture that its EXIF block turns is refused, for it would come out turned. Colour profiles are ignored by both. */
+ * keep the high 8, transparency is dropped; a picture that its EXIF block or XMP packet turns is refused, for it would come out turned. Colour profiles are ignored by both. */
 typedef enum { H3_PICTURE_EVIDENCE, H3_PICTURE_ANY } h3_picture_kind;
 
 /* H3_INTEGRITY for whatever is wrong with the file; at most H3_PICTURE_SIDE_LIMIT pixels a side. `where` names the source in messages. */

@@ -30,6 +30,7 @@ typedef struct reader {
     png_bytep *rows;
     h3_status status; /* of a failure that was not libpng's */
     char reason[160];
+    const char *advice;
 } reader;
 
 static void read_some(png_structp png, png_bytep to, png_size_t count)
@@ -73,13 +74,38 @@ static unsigned orientation_of(const unsigned char *exif, size_t size)
     return 1;
 }
 
+static void refuse_turned(reader *r, const char *what)
+{
+    r->advice = "save it upright and without that";
+    png_error(r->png, what);
+}
+
+/* Some writers put it into text: an XMP packet, or the block in hexadecimal, which is not worth reading. */
+static void check_texts(reader *r)
+{
+    static const char XMP[] = "tiff:Orientation";
+    png_textp texts = NULL;
+    int count = 0;
+    png_get_text(r->png, r->info, &texts, &count);
+    for (int i = 0; i < count; i++) {
+        const char *key = texts[i].key, *at = strstr(texts[i].text, XMP);
+        if (strcmp(key, "Raw profile type exif") == 0 || strcmp(key, "Raw profile type APP1") == 0)
+            refuse_turned(r, "an EXIF block as text may turn the picture");
+        if (at == NULL) continue;
+        at += sizeof XMP - 1;
+        at += strncmp(at, "=\"", 2) == 0 ? 2 : *at == '>';
+        if (*at >= '2' && *at <= '8') refuse_turned(r, "its XMP packet turns the picture");
+    }
+}
+
 static void check_upright(reader *r)
 {
     png_bytep exif = NULL;
     png_uint_32 size = 0;
+    check_texts(r);
     if (png_get_eXIf_1(r->png, r->info, &size, &exif) == 0 || exif == NULL) return;
     const unsigned orientation = orientation_of(exif, size);
-    if (orientation >= 2 && orientation <= 8) png_error(r->png, "its EXIF block turns the picture; save it upright");
+    if (orientation >= 2 && orientation <= 8) refuse_turned(r, "its EXIF block turns the picture");
 }
 
 /* Makes libpng give 8-bit RGB, or refuses. */
@@ -91,7 +117,6 @@ static void choose_form(reader *r)
             png_error(r->png, "frames are 8-bit truecolour, without transparency and not interlaced");
         return;
     }
-    check_upright(r);
     png_set_palette_to_rgb(r->png);
     if (!(type & PNG_COLOR_MASK_COLOR)) {
         if (depth < 8) png_set_expand_gray_1_2_4_to_8(r->png);
@@ -129,15 +154,29 @@ static int decode(reader *r)
     png_read_update_info(r->png, r->info);
     make_room(r);
     png_read_image(r->png, r->rows);
-    png_read_end(r->png, NULL);
+    png_read_end(r->png, r->info); /* an EXIF block may stand behind the pixels */
+    if (r->kind == H3_PICTURE_ANY) check_upright(r);
     return 0;
+}
+
+static png_uint_32 size_at(const unsigned char *data) { return (png_uint_32)data[0] << 24 | (png_uint_32)data[1] << 16 | (png_uint_32)data[2] << 8 | data[3]; }
+
+/* Said here because libpng would only call the header invalid. What is no header at all is left to it. */
+static h3_status check_size(const reader *r)
+{
+    if (r->size < 24 || memcmp(r->data + 12, "IHDR", 4) != 0) return H3_OK;
+    const png_uint_32 width = size_at(r->data + 16), height = size_at(r->data + 20);
+    if (width >= 1 && height >= 1 && width <= H3_PICTURE_SIDE_LIMIT && height <= H3_PICTURE_SIDE_LIMIT) return H3_OK;
+    return h3_error(H3_INTEGRITY, "%s has %lu x %lu pixels; 1 to %d a side are possible, save it in another size", r->where, (unsigned long)width, (unsigned long)height,
+                    H3_PICTURE_SIDE_LIMIT);
 }
 
 h3_status h3_picture_parse(h3_picture *out, const void *png, size_t size, h3_picture_kind kind, const char *where)
 {
-    reader r = {.data = png, .size = size, .kind = kind, .where = where};
+    reader r = {.data = png, .size = size, .kind = kind, .where = where, .advice = kind == H3_PICTURE_EVIDENCE ? "generate it again" : "save the picture again"};
     *out = (h3_picture){0};
     if (size < 8 || png_sig_cmp(r.data, 0, 8) != 0) return h3_error(H3_INTEGRITY, "%s is no PNG file; convert the picture to PNG", where);
+    H3_TRY(check_size(&r));
     r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, on_read_error, on_warning);
     r.info = r.png == NULL ? NULL : png_create_info_struct(r.png);
     if (r.info == NULL) {
@@ -153,7 +192,7 @@ h3_status h3_picture_parse(h3_picture *out, const void *png, size_t size, h3_pic
     }
     h3_picture_free(&r.picture);
     if (r.status != H3_OK) return h3_error_context(r.status, "%s", where);
-    return h3_error(H3_INTEGRITY, "%s: %s", where, r.reason);
+    return h3_error(H3_INTEGRITY, "%s: %s; %s", where, r.reason, r.advice);
 }
 
 h3_status h3_picture_read(h3_picture *out, const char *path, h3_picture_kind kind)

@@ -82,7 +82,7 @@ static h3_status make_plan(plan *p, const h3_sheet *s, int rows)
     const int64_t title = s->title != NULL ? h3_label_width(s->title, TITLE_SCALE) + 2 * MARGIN : 0;
     if (p->width < title) p->width = title;
     if (p->height <= H3_PICTURE_SIDE_LIMIT && p->width <= H3_PICTURE_SIDE_LIMIT) return H3_OK;
-    return h3_error(H3_USAGE, "a sheet of %lld x %lld pixels is too large; show fewer or smaller frames", (long long)p->width, (long long)p->height);
+    return h3_error(H3_USAGE, "a sheet of %lld x %lld pixels is too large; show fewer frames (--frames) or smaller ones (--width), or a shorter title", (long long)p->width, (long long)p->height);
 }
 
 /* --- cells ----------------------------------------------------------------------------------------------------------- */

@@ -8,7 +8,8 @@ h3_status h3_video_axis_plan(h3_video_axis *out, int64_t size, int64_t tile, int
     if (unit < 1 || size < unit || size % unit != 0 || size > INT32_MAX / 4)
         return h3_error(H3_USAGE, "a picture axis of %lld pixels; it must be a multiple of %lld", (long long)size, (long long)unit);
     if (tile < unit || tile % unit != 0 || overlap < 0 || overlap >= tile || overlap % unit != 0)
-        return h3_error(H3_USAGE, "tiles of %lld pixels that overlap by %lld do not fit latents of %lld pixels", (long long)tile, (long long)overlap, (long long)unit);
+        return h3_error(H3_USAGE, "tiles of %lld pixels that overlap by %lld do not fit latents of %lld pixels; both must be multiples of those, and the overlap the smaller",
+                        (long long)tile, (long long)overlap, (long long)unit);
     out->size = (int32_t)size;
     out->tile = (int32_t)(size < tile ? size : tile);
     out->count = 1;

@@ -113,7 +113,7 @@ static h3_status read_chunks(reading *r, const unsigned char *image, size_t size
 {
     if (size < RIFF_BYTES || memcmp(image, "RIFF", 4) != 0 || memcmp(image + 8, "WAVE", 4) != 0) return damaged(r, "it does not start with RIFF and WAVE");
     if ((uint64_t)get32(image + 4) + CHUNK_BYTES != size)
-        return h3_error(H3_INTEGRITY, "%s: the header speaks of %llu bytes, the file has %zu; it was cut off or something was appended", r->where,
+        return h3_error(H3_INTEGRITY, "%s: the header speaks of %llu bytes, the file has %zu; it was cut off or something was appended, get it again", r->where,
                         (unsigned long long)get32(image + 4) + CHUNK_BYTES, size);
     for (size_t at = RIFF_BYTES; at < size;) {
         if (size - at < CHUNK_BYTES) return damaged(r, "a chunk's header is cut off");

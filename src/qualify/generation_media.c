@@ -213,10 +213,14 @@ static h3_status decode_seed(decoding *d, size_t index, const float *video_rows,
     d->m->spent.open += h3_clock() - start;
     start = h3_clock();
     if (status == H3_OK) status = decode_video(&rgb, d, video_rows);
+    if (status != H3_OK) status = h3_error_context(status, "seed %lld", seed);
     d->m->spent.video += h3_clock() - start;
-    status = finish_writer(d, status); /* of the seed before */
-    if (status != H3_OK) free(rgb);
-    else status = start_writer(d, index, rgb);
+    status = finish_writer(d, status); /* of the seed before, which its message names */
+    if (status != H3_OK) {
+        free(rgb);
+        return status;
+    }
+    status = start_writer(d, index, rgb);
     start = h3_clock();
     if (status == H3_OK) status = decode_audio(d, audio_rows);
     d->m->spent.sound += h3_clock() - start;

@@ -193,6 +193,14 @@ static h3_status check_pictures(const h3_plan *plan, const h3_generation_inputs 
                     plan->path);
 }
 
+static h3_status check_tiling(const h3_generation *generation, const h3_decoder_weights *weights)
+{
+    const h3_layout_args *layout = &generation->layout;
+    int64_t tiles, tokens;
+    h3_status status = h3_video_decoder_tokens(&tiles, &tokens, &weights->video.config, &generation->decoders.tiling, layout->height, layout->width);
+    return status == H3_OK ? H3_OK : h3_error_context(status, "the plan's decoders.video");
+}
+
 /* Decoders are opened, so that one that is missing or does not fit is known before anything runs; their bytes are hashed when they are used. */
 static h3_status check_decoders(const h3_generation *generation, const h3_config *config)
 {
@@ -201,6 +209,7 @@ static h3_status check_decoders(const h3_generation *generation, const h3_config
     if (!generation->decoders.present) return H3_OK;
     h3_status status = h3_decoders_open(&weights, &generation->decoders);
     if (status == H3_OK) status = h3_decoders_fit(&shape, &weights, config, &generation->layout);
+    if (status == H3_OK) status = check_tiling(generation, &weights);
     h3_decoders_close(&weights);
     return status == H3_OK ? h3_preflight_media(&shape) : status;
 }

@@ -57,7 +57,7 @@ static h3_status check_name(const h3_run_check *check, const char *name)
     for (int i = 0; i < H3_RUN_STAGES; i++)
         if (h3_run_files_find(&check->view.stages[i].outputs, name) != NULL) return H3_OK;
     return h3_error(H3_INTEGRITY,
-                    "%s/%s is not listed by any stage (left by one that was stopped?); rerun that stage or remove the file",
+                    "%s/%s is not listed by any stage (left by one that was stopped?); run that stage again (h3_generate --resume goes on) or remove the file",
                     check->view.folder, name);
 }
 

@@ -112,7 +112,7 @@ static h3_status check_entry(const audit *in, const FTSENT *entry)
         bsearch(path, in->outputs.items, in->outputs.count, sizeof *in->outputs.items, compare_path) != NULL)
         return H3_OK;
     return h3_error(H3_INTEGRITY,
-                    "%s is not listed by any stage (left by one that was stopped?); rerun that stage or remove the file",
+                    "%s is not listed by any stage (left by one that was stopped?); run that stage again (h3_generate --resume goes on) or remove the file",
                     entry->fts_path);
 }
 

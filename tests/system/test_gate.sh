@@ -79,12 +79,13 @@ is 'and nothing twice' "$(sort <<<"$out" | uniq -d)" ''
 gate shipped --dry-run
 like '--dry-run says what would run' "$rc $(last)" '^0 would run 280 checks over 1 layout; nothing was run$'
 check 'and runs nothing' test ! -e "$json"
-gate shipped --only 'block9*'
+gate shipped --only 'block9*' ${allow[@]+"${allow[@]}"}
 is '--only that matches nothing is a usage error' "$rc $out" '2 h3_candidate_gate: --only block9* matches no check; see --list'
 gate shipped --only full ${allow[@]+"${allow[@]}"}
 is '--only full leaves block 0 out, and does not call it passed' "$rc $(field block0) $(field full_model) $(field verdict)" '0 left out passed PARTIAL'
 gate shipped --only 'block0*.norm2.*.error' ${allow[@]+"${allow[@]}"}
 is '--only two checks runs those' "$rc $(field checks) $(field block0) $(field full_model) $(field verdict)" '0 2 passed left out PARTIAL'
+like 'and counts those' "$out" '^stage 3 +candidate gate +2 checks, '
 
 # --- wrong candidates ----------------------------------------------------------------------------------------------------
 

@@ -57,4 +57,25 @@ refused() { # refused NAME PATTERN SED: the plan with the picture, changed: exit
     like "$1: says so" "$out" "$2"
 }
 refused 'a picture and no decoders' 'names no video autoencoder' '/^ "decoders"/,/^ "preview"/{/^ "preview"/!d}'
+
+unusable() { # unusable NAME PATTERN SED: the text file with another header or content: exit 3, nothing written
+    local out
+    LC_ALL=C sed "$3" "$work/text.safetensors" >"$work/unusable.safetensors"
+    out=$("$keyframe" --text "$work/unusable.safetensors" --first "$picture" --canvas 24x16 --out "$work/none.safetensors" 2>&1)
+    is "$1: exit 3, one line, nothing written" "$? $(wc -l <<<"$out") $([ -e "$work/none.safetensors" ] && echo written)" '3 1 '
+    like "$1: says so" "$out" "$2"
+}
+unusable 'no text' 'no prompt embeddings; scripts/export_conditioning.py makes them: .*: the tensor text is missing' 's/"text"/"took"/'
+unusable 'text that is not finite' 'text has values that are not finite; make it again' 's/??$/\xff\x7f/'
+unusable 'text without a row' 'rows and width, of at least 1 each' 's/\[12,8\],"data_offsets":\[0,192\]}}.*/[0,888],"data_offsets":[0,0]}} /'
+
+# an input under another name is still an input
+cp "$picture" "$work/kept.png" && cp "$work/text.safetensors" "$work/kept.safetensors" && ln -s kept.png "$work/link.png"
+for out in kept.png kept.safetensors link.png; do
+    said=$("$keyframe" --text "$work/kept.safetensors" --last "$work/kept.png" --canvas 24x16 --out "$work/$out" 2>&1)
+    is "$out is read and not written: exit 2, one line" "$? $(wc -l <<<"$said")" '2 1'
+    like 'and named' "$said" "^h3_keyframe: --out .*/$out is .*/kept.*, which is read; give another name$"
+done
+check 'the picture is as it was' cmp "$picture" "$work/kept.png"
+check 'so is the text' cmp "$work/text.safetensors" "$work/kept.safetensors"
 tap_end

@@ -52,9 +52,10 @@ rm -rf "$work/threads"
 export OMP_NUM_THREADS=1
 
 # --- killed, and stopped, while decoding ---
-# Sends itself signal $H3_TEST_SIGNAL when a file whose path ends in $H3_TEST_AT is about to get its name.
+# Sends itself signal $H3_TEST_SIGNAL when a file whose path ends in $H3_TEST_AT is about to get its name; with 0 the disk is full then.
 cat >"$work/signal.c" <<'C'
 #define _GNU_SOURCE
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +71,9 @@ int renameat(int from_folder, const char *from, int to_folder, const char *to)
     if (length > 0 && at != NULL) {
         snprintf(path + length, sizeof path - (size_t)length, "/%s", to);
         size_t all = strlen(path), tail = strlen(at);
-        if (all >= tail && strcmp(path + all - tail, at) == 0) kill(getpid(), atoi(getenv("H3_TEST_SIGNAL")));
+        const int here = all >= tail && strcmp(path + all - tail, at) == 0, number = atoi(getenv("H3_TEST_SIGNAL"));
+        if (here && number != 0) kill(getpid(), number);
+        if (here && number == 0) return errno = ENOSPC, -1;
     }
     return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, 0);
 }
@@ -104,7 +107,8 @@ check 'and every file has the bytes of the run that was not killed' same_run "$o
 before
 signalled 15 seed42/frames/frame_00000.png
 is 'a signal to go stops it between seeds' $? 75
-like 'and says how to go on' "$(cat "$work/err")" '^h3_generate: stopped by a signal while decoding; run again with --resume$'
+like 'h3_verify speaks of going on' "$("$H3_BIN/h3_verify" run "$other")" 'INVALID .*not listed by any stage .*h3_generate --resume goes on'
+like 'and the program says how' "$(cat "$work/err")" '^h3_generate: stopped by a signal while decoding; run again with --resume$'
 printf x >>"$other/data/generate/candidate/seed42/frames/frame_00003.png"
 check 'it is resumed, with a frame that has changed meanwhile' generate --resume
 refuse 'that seed is made again' grep -q 'resume   2 of 3 seeds' "$work/out"
@@ -112,12 +116,25 @@ check 'the comparison passes' stage 1 compare "$other"
 check 'and every file has the bytes of the run that was not stopped' same_run "$one" "$other"
 
 before
+signalled 0 seed42/frames/frame_00005.png
+is 'a full disk in the middle of a seed: exit 4' $? 4
+like 'whose frame is named, and not the seed that is decoded meanwhile' "$(cat "$work/err")" '^h3_generate: cannot put in place .*seed42/frames/frame_00005.png: No space left on device; check space'
+check 'it is resumed' generate --resume
+check 'the comparison passes' stage 1 compare "$other"
+check 'and every file has the bytes of the run that had room' same_run "$one" "$other"
+
+before
 signalled 9 seed44/frames/frame_00001.png
 record=$other/data/generate/candidate/resume/media-seed43.json
 sed -i 's/"samples": 29600/"samples": 29601/' "$record"
 generate --resume
 is 'a record that has changed is refused' $? 3
+like 'with what to do' "$(cat "$work/err")" '^h3_generate: cannot resume \(run without --resume to start again\): '
 like 'and named' "$(cat "$work/err")" 'media-seed43.json has not the SHA-256 that it says it has.*run without --resume$'
+cp "$one/stages/compare/stage.json" "$other/data/generate/candidate/resume/state.json"
+generate --resume
+is 'so is a state that is another file' $? 3
+like 'with what to do' "$(cat "$work/err")" '^h3_generate: cannot resume \(run without --resume to start again\): .*resume/state.json'
 check 'without --resume it starts again' generate
 check 'the comparison passes' stage 1 compare "$other"
 check 'to the same bytes' same_run "$one" "$other"
@@ -213,5 +230,6 @@ early() { # early NAME CODE PATTERN SED
 }
 early 'a decoder that is not there' 3 'nowhere' 's/^  "video": {"synthetic".*/  "video": {"folder": "nowhere", "hashes": {}},/;/"spatial_downsample_factors"/d;/"decoder_num_attention_heads"/d;/"clip_length"/d'
 early 'a decoder of other latents' 2 'latent channels of audio are 7 for them and 6' 's/"latent_dim": 8, "latent_channels": 6/"latent_dim": 8, "latent_channels": 7/;s/0.1, 0.1, 0.1, 0.1, 0.1, 0.1/&, 0.1/;s/0.5, 0.5, 0.5, 0.5, 0.5, 0.5/&, 0.5/'
+early 'tiles that do not fit the latents' 2 "the plan's decoders.video: tiles of 18 pixels that overlap by 8 do not fit latents of 4" 's/"tile": 16/"tile": 18/'
 early 'a sound of another length' 2 'audio latents a channel .* 37 for them and 36' '/^  "layout"/s/"audio": 37/"audio": 36/'
 tap_end

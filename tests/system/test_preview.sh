@@ -31,6 +31,29 @@ fails() { # fails NAME EXIT PATTERN ARGUMENT...: one line, no temporary, and the
     is "$name: the old file stays, and no temporary" "$(cat "$work/kept.mp4") $(find "$work" -name '.tmp-*')" 'old '
 }
 
+# a library that stops its program when that opens the file $H3_TEST_STOP
+stopping() {
+    gcc -O2 -shared -fPIC -x c - -o "$work/stop.so" <<'C'
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int open(const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    const int mode = flags & O_CREAT ? va_arg(rest, int) : 0;
+    va_end(rest);
+    if (getenv("H3_TEST_STOP") != NULL && strcmp(path, getenv("H3_TEST_STOP")) == 0) raise(SIGSTOP);
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+C
+}
+
 with_ffmpeg() {
     local seed=$work/seed42 out wanted
     check 'evidence is made' evidence "$seed" 96x64 24 32288
@@ -92,9 +115,9 @@ with_ffmpeg() {
     fails 'a frame of another size' 3 'frame_00010.png is 64 x 64 pixels, the first frame 96 x 64' --evidence "$work/sizes"
     mkdir -p "$work/odd/frames" && cp "$seed/audio.wav" "$work/odd"
     ffmpeg -v error -f lavfi -i testsrc2=size=32x20:rate=24 -vf format=rgb24,crop=31:20:exact=1 -frames:v 2 -pix_fmt rgb24 -start_number 0 "$work/odd/frames/frame_%05d.png" </dev/null
-    fails 'odd sizes' 2 'even sides' --evidence "$work/odd"
+    fails 'odd sizes' 2 '/kept.mp4: .* even sides' --evidence "$work/odd"
     cp -r "$seed" "$work/rate" && ffmpeg -v error -y -f lavfi -i aevalsrc=0.1:s=31000 -t 1 -c:a pcm_f32le "$work/rate/audio.wav" </dev/null
-    fails 'a rate that AAC does not know' 2 '31000' --evidence "$work/rate"
+    fails 'a rate that AAC does not know' 2 '/kept.mp4: .* 31000' --evidence "$work/rate"
     fails 'an encoder that nobody knows' 2 'no video encoder vp9' --evidence "$seed" --encoder vp9
     mkfifo "$work/pipe"
     out=$("$preview" --evidence "$seed" --out "$work/pipe" 2>&1)
@@ -142,6 +165,22 @@ of_a_run() {
     is 'required: damage fails' "$?" 3
     previews if-available
     like 'if-available: damage is said, and fails no job' "$? $out" '^0 h3_preview: .*audio.wav'
+    two_at_once "$1"
+}
+# The jobs of both sides may preview at the same time: neither takes the other's unfinished movie for one that was left behind.
+two_at_once() {
+    local first
+    check 'a stop at the right place compiles' stopping
+    cp "$1/audio.wav" "$run/data/generate/provider/seed42" && cp -r "$run/data/generate/provider" "$run/data/generate/candidate" && rm -r "$run/previews"
+    H3_TEST_STOP=$run/data/generate/provider/seed42/frames/frame_00009.png LD_PRELOAD=$work/stop.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
+        "$preview" --plan "$work/plans/required.json" --run "$run" --side provider >"$work/first" 2>&1 &
+    first=$!
+    for _ in $(seq 600); do [ "$(sed -n 's/^State:\t\(.\).*/\1/p' /proc/$first/status)" != T ] || break; sleep 0.1; done
+    like 'a preview is in the middle of a movie' "$(ls -A "$run/previews")" '^.tmp-provider-seed42'
+    check 'another of the same run passes' "$preview" --plan "$work/plans/required.json" --run "$run" --side candidate
+    kill -CONT $first
+    check 'so does the first' wait $first
+    is 'and there is every movie' "$(cd "$run/previews" && ls -A | wc -l)" $((2 * $(plan_seeds | wc -l)))
 }
 plan_seeds() { sed -n '/"seeds"/,/\]/p' plans/smoke.json | grep -oE '[0-9]+'; }
 

@@ -166,6 +166,40 @@ static void kinds(void **state)
     assert_refused(&m, H3_PICTURE_EVIDENCE, "not interlaced");
 }
 
+/* The orientation as text: `chunk` is tEXt or iTXt, whose text comes after the keyword and its zero (and four fields more that are empty). */
+static void with_text(maker *m, const char *chunk, const char *key, const char *text)
+{
+    char data[200] = "";
+    const size_t fields = strcmp(chunk, "iTXt") == 0 ? 5 : 1;
+    strcpy(data, key);
+    strcpy(data + strlen(key) + fields, text);
+    start(m, 1, 1, 8, PNG_COLOR_TYPE_RGB, 0);
+    put_chunk(m, chunk, data, strlen(key) + fields + strlen(text));
+    finish(m, (const unsigned char[]){0, 1, 2, 3}, 4);
+}
+
+static void texts(void)
+{
+    static const char XMP[] = "XML:com.adobe.xmp";
+    const unsigned char pixel[] = {1, 2, 3};
+    maker m;
+    with_text(&m, "tEXt", "Raw profile type exif", "\nexif\n 2\n4949\n");
+    assert_refused(&m, H3_PICTURE_ANY, "EXIF block as text");
+    with_text(&m, "tEXt", "Raw profile type APP1", "\n");
+    assert_refused(&m, H3_PICTURE_ANY, "EXIF block as text");
+    with_text(&m, "iTXt", XMP, "<x tiff:Orientation=\"6\"/>");
+    assert_refused(&m, H3_PICTURE_ANY, "its XMP packet turns the picture; save it upright");
+    with_text(&m, "iTXt", XMP, "<tiff:Orientation>8</tiff:Orientation>");
+    assert_refused(&m, H3_PICTURE_ANY, "its XMP packet turns the picture");
+    static const char *const harmless[] = {"", "<x tiff:Orientation=\"1\"/>", "tiff:Orientation", "tiff:Orientation=", "tiff:Orientation>", "tiff:Orientation=\""};
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
+        with_text(&m, "iTXt", XMP, harmless[i]);
+        assert_shows(&m, pixel, 3);
+        with_text(&m, "tEXt", "Raw profile type icc", harmless[i]);
+        assert_shows(&m, pixel, 3);
+    }
+}
+
 /* An EXIF block that turns the picture is no silent loss. */
 static void exif_orientation(void **state)
 {
@@ -183,6 +217,14 @@ static void exif_orientation(void **state)
             if (orientation >= 2 && orientation <= 8) assert_refused(&m, H3_PICTURE_ANY, "turns the picture");
             else assert_shows(&m, plain + 1, 3);
         }
+    little[18] = 6; /* a writer may put the block behind the pixels */
+    start(&m, 1, 1, 8, PNG_COLOR_TYPE_RGB, 0);
+    finish(&m, plain, sizeof plain);
+    m.size -= 12; /* IEND comes again */
+    put_chunk(&m, "eXIf", little, sizeof little);
+    put_chunk(&m, "IEND", NULL, 0);
+    assert_refused(&m, H3_PICTURE_ANY, "turns the picture; save it upright");
+    texts();
     for (size_t i = 4; i < sizeof little; i++) { /* whatever stands in it */
         little[i] ^= 0xff;
         start(&m, 1, 1, 8, PNG_COLOR_TYPE_RGB, 0);
@@ -204,16 +246,18 @@ static void hostile_files(void **state)
     assert_fails(h3_picture_read(&picture, "/nowhere/p.png", H3_PICTURE_ANY), H3_INTEGRITY, "/nowhere/p.png");
     start(&m, 0x7fffffff, 0x7fffffff, 8, PNG_COLOR_TYPE_RGB, 0);
     finish(&m, plain, sizeof plain);
-    assert_refused(&m, H3_PICTURE_EVIDENCE, "p.png: ");
+    assert_refused(&m, H3_PICTURE_EVIDENCE, "p.png has 2147483647 x 2147483647 pixels");
     start(&m, 16385, 1, 8, PNG_COLOR_TYPE_RGB, 0);
     finish(&m, plain, sizeof plain);
-    assert_refused(&m, H3_PICTURE_EVIDENCE, "p.png: ");
+    assert_refused(&m, H3_PICTURE_EVIDENCE, "p.png has 16385 x 1 pixels; 1 to 16384 a side are possible, save it in another size");
     start(&m, 0, 1, 8, PNG_COLOR_TYPE_RGB, 0);
     finish(&m, plain, sizeof plain);
-    assert_refused(&m, H3_PICTURE_EVIDENCE, "p.png: ");
+    assert_refused(&m, H3_PICTURE_EVIDENCE, "p.png has 0 x 1 pixels");
     start(&m, 2, 2, 8, PNG_COLOR_TYPE_RGB, 0);
     finish(&m, plain, sizeof plain); /* too few pixels */
     assert_refused(&m, H3_PICTURE_EVIDENCE, "p.png: ");
+    assert_refused(&m, H3_PICTURE_EVIDENCE, "; generate it again");
+    assert_refused(&m, H3_PICTURE_ANY, "; save the picture again");
     start(&m, 1, 1, 8, PNG_COLOR_TYPE_RGB, 0);
     put_chunk(&m, "IDAT", "rubbish", 7);
     put_chunk(&m, "IEND", NULL, 0);
