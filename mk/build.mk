@@ -284,7 +284,7 @@ $(BUILD)/obj/hand_off/%.o: %.c $(BUILD)/flags.key
 $(BUILD)/obj/hand_off/%.o: %.cpp $(BUILD)/flags.key
 	$(call run,CXX,$(CXX) -std=c++17 -O2 -g $(WARNINGS) $(SANITIZER) -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS) $(NCCL_CFLAGS) $(depend) -c $< -o $@)
 $(BUILD)/obj/hand_off/%.cu.o: %.cu $(BUILD)/flags.key
-	$(call run,CXX,$(CXX) -x c++ -std=c++17 -O2 -g -ffp-contract=off $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_HEADERS) -MMD -MF $(@:.o=.d) -c $< -o $@)
+	$(call run,CXX,$(CXX) -x c++ -std=c++17 -O2 -g -ffp-contract=off $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
 $(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
 
