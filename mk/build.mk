@@ -101,7 +101,7 @@ CFLAGS_candidate := $(COMMON) $(FLAGS_candidate)
 LIBS_provider_cpu := $(OPENBLAS_LIBS)
 # The folder of src/, which includes include/ alone, that is compiled once more into a library.
 ALSO_provider_cuda := src/cudnn
-LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++
+LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++ -ldl
 LIBS_candidate_cuda := $(if $(EMULATE_CUDA),-Wl$(comma)-Bsymbolic) $(CUDA_LIBS) -lstdc++
 # nodelete: OpenMP's threads live on after dlclose and must find their code where it was.
 SHARED := -shared -Wl,-z,relro -Wl,-z,nodelete $(if $(SANITIZE),,-Wl,-z,defs)
@@ -272,7 +272,7 @@ $(BUILD)/tests/attention_cudnn: $(call objects,$(ATTENTION_CUDNN_SOURCES)) $(BUI
 
 # Needs cuDNN and no GPU, so it is built with the tests, CUDA=1 or not.
 $(BUILD)/tests/sdpa_plans: $(SDPA_PLANS_SOURCES) $(BUILD)/flags.key $(BUILD)/sources.key
-	$(call run,LD,$(CC) $(COMMON) $(if $(CUDNN_LIBS),$(CUDNN_FLAGS) $(CUDA_CFLAGS)) -Isrc -MMD -MP -MF $(BUILD)/obj/tests/cuda/sdpa_plans.d $(LINK) $(SDPA_PLANS_SOURCES) $(if $(CUDNN_LIBS),$(CUDNN_LIBS)) -o $@)
+	$(call run,LD,$(CC) $(COMMON) $(if $(CUDNN_LIBS),$(CUDNN_FLAGS) $(CUDA_CFLAGS)) -Isrc -MMD -MP -MF $(BUILD)/obj/tests/cuda/sdpa_plans.d $(LINK) $(SDPA_PLANS_SOURCES) $(if $(CUDNN_LIBS),$(CUDNN_LIBS) $(CUDA_LIBS)) -ldl -o $@)
 
 $(PROBES): $(BUILD)/tests/%: $(BUILD)/obj/tests/mpi/%.o $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
@@ -284,7 +284,7 @@ $(BUILD)/obj/hand_off/%.o: %.c $(BUILD)/flags.key
 $(BUILD)/obj/hand_off/%.o: %.cpp $(BUILD)/flags.key
 	$(call run,CXX,$(CXX) -std=c++17 -O2 -g $(WARNINGS) $(SANITIZER) -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS) $(NCCL_CFLAGS) $(depend) -c $< -o $@)
 $(BUILD)/obj/hand_off/%.cu.o: %.cu $(BUILD)/flags.key
-	$(call run,CXX,$(CXX) -x c++ -std=c++17 -O2 -g -ffp-contract=off $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_HEADERS) -MMD -MF $(@:.o=.d) -c $< -o $@)
+	$(call run,CXX,$(CXX) -x c++ -std=c++17 -O2 -g -ffp-contract=off $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
 $(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
 

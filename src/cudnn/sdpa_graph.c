@@ -5,6 +5,8 @@
 
 #include "sdpa_graph.h"
 
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -201,6 +203,22 @@ static cudnnStatus_t try_configuration(h3_sdpa *out, builder *b, cudnnBackendDes
     return status;
 }
 
+/*
+ * cuDNN opens NVRTC by its name, and NVRTC its headers, only where the loader looks by itself; CUDA may lie elsewhere. The object that this is linked
+ * into knows where (its run path), and what it has opened is found by name from then on. Without them cuDNN says itself that it cannot compile.
+ */
+static void open_compiler(void)
+{
+    static bool tried;
+    char name[40];
+    if (tried) return;
+    tried = true;
+    snprintf(name, sizeof name, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    dlopen(name, RTLD_NOW);
+    snprintf(name, sizeof name, "libnvrtc-builtins.so.%d.%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    dlopen(name, RTLD_NOW);
+}
+
 void h3_sdpa_build(h3_sdpa *out, h3_sdpa_parts *parts, const h3_sdpa_shape *shape, cudnnHandle_t handle, cudnnBackendDescriptor_t properties)
 {
     cudnnBackendDescriptor_t found[CONFIGURATIONS];
@@ -208,6 +226,7 @@ void h3_sdpa_build(h3_sdpa *out, h3_sdpa_parts *parts, const h3_sdpa_shape *shap
     *out = (h3_sdpa){0};
     parts->count = 0;
     builder b = {CUDNN_STATUS_SUCCESS, parts};
+    open_compiler();
     const cudnnBackendDescriptor_t graph = graph_of(&b, attention(&b, shape), handle);
     const int64_t count = configurations(&b, graph, handle == NULL ? properties : NULL, found);
     if (b.status != CUDNN_STATUS_SUCCESS) last = b.status;

@@ -224,6 +224,19 @@ else
 fi
 rm -r kernels/candidate/cuda
 
+# --- what stands for a GPU finds the toolkit's headers where CUDA_HOME says, and needs them nowhere else ---
+toolkit=$work/toolkit
+mkdir -p "$toolkit"/{bin,include,lib64} src/graph tests/cuda
+printf '#!/bin/sh\necho "release 13.0,"\n' >"$toolkit/bin/nvcc"
+chmod +x "$toolkit/bin/nvcc"
+touch "$toolkit"/include/{cublas_v2,nccl}.h
+echo '#define HERE 0' >"$toolkit/include/only_here.h"
+for source in src/graph/device.cu tests/cuda/emulate{,_memory,_stream,_failure,_nccl}.cpp; do echo '#include <only_here.h>' >$source; done
+printf '#include <only_here.h>\nint main(void) { return HERE; }\n' >tests/cuda/hand_off_probe.c
+check 'the probe of the hand-off is built with them' env -u NCCL_HOME make CUDA_HOME="$toolkit" build/tests/hand_off_probe
+check 'and runs' build/tests/hand_off_probe
+rm -r src/graph tests/cuda
+
 # --- clean ---
 mkdir -p evidence/kept
 make clean >/dev/null

@@ -106,7 +106,7 @@ static int attend_in_chunks(h3_call *call, const h3_check &check, const h3_atten
 {
     h3_arena arena;
     h3_products products;
-    char name[40] = "cublas-chunked";
+    char name[48] = "cublas-chunked";
     if (h3_open_workspace(check, chunked_workspace(sizes), arena)) return 1;
     forward_workspace w = lay_out(sizes, arena);
     if (h3_products_open(products, check, w.products)) return 1;
