@@ -30,6 +30,9 @@ static struct {
 
 static h3_status failed(cudaError_t code, const char *what)
 {
+    if (code == cudaErrorMemoryAllocation)
+        return h3_error(H3_ENVIRONMENT, "GPU %d has too little memory: %s: %s; use a smaller layout, more ranks, or a GPU that nobody else uses", gpu.device.index, what,
+                        cudaGetErrorString(code));
     return h3_error(H3_ENVIRONMENT, "GPU %d: %s: %s; look at the GPU with nvidia-smi and run again", gpu.device.index, what, cudaGetErrorString(code));
 }
 

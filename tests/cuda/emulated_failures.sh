@@ -63,7 +63,7 @@ fails() { # fails RANKS STAGE FAILURE PATTERN
 lost='CUDA-capable device\(s\) is/are busy or unavailable; look at the GPU with nvidia-smi and run again'
 memory='too little memory: .*; use a smaller layout, more ranks, or a GPU that nobody else uses'
 fails 2 reference_pass '1 cudaMalloc 60 2' "rank 1: GPU 1 has $memory"
-fails 2 reference_pass '1 launch 200 2' "rank 1: operator [a-z_]+ failed in (forward|backward) \(.*out of memory\): GPU 1 has $memory"
+fails 2 reference_pass '1 launch 200 2' "rank 1: (operator [a-z_]+ failed in (forward|backward) \(.*out of memory\): )?GPU 1 has $memory"
 fails 2 reference_pass '1 cublasLtMatmul 20 2' "rank 1: operator [a-z_]+ failed in (forward|backward) \(cublasLt .*\): GPU 1 has $memory"
 fails 2 reference_pass '0 cublasLtMatmul 20 700' 'rank 0: operator [a-z_]+ failed in forward \(cublasLt .*\): GPU 0: finishing what was started: an illegal'
 fails 2 reference_pass '1 launch 200 46' "rank 1: .*GPU 1: .*: $lost"
