@@ -125,6 +125,18 @@ static h3_status add_pictures(contents *c, const request *r)
     return H3_OK;
 }
 
+/* The line for the plan, as JSON has it. */
+static h3_status say_plan(const char *path, const char *sha256)
+{
+    cJSON *name = cJSON_CreateString(path);
+    char *text = cJSON_PrintUnformatted(name);
+    cJSON_Delete(name);
+    if (text == NULL) return h3_error(H3_ENVIRONMENT, "out of memory for the plan's line");
+    h3_say("plan     \"conditioning\": {\"file\": %s, \"sha256\": \"%s\"}", text, sha256);
+    cJSON_free(text);
+    return H3_OK;
+}
+
 static h3_status write_file(contents *c, const request *r)
 {
     char *image, sha256[H3_SHA256_HEX];
@@ -136,8 +148,7 @@ static h3_status write_file(contents *c, const request *r)
     H3_TRY(status);
     h3_say("keyframe %s  %lld text rows, canvas %lldx%lld, %s", r->out, (long long)c->entries[0].tensor.shape[0], (long long)r->width, (long long)r->height,
            c->encoder != NULL ? "latents" : "pictures");
-    h3_say("plan     \"conditioning\": {\"file\": \"%s\", \"sha256\": \"%s\"}", r->out, sha256);
-    return H3_OK;
+    return say_plan(r->out, sha256);
 }
 
 /* A file is never replaced by what was made of it. */

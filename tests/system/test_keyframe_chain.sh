@@ -78,4 +78,6 @@ for out in kept.png kept.safetensors link.png; do
 done
 check 'the picture is as it was' cmp "$picture" "$work/kept.png"
 check 'so is the text' cmp "$work/text.safetensors" "$work/kept.safetensors"
+out=$("$keyframe" --text "$work/text.safetensors" --first "$picture" --canvas 48x30 --out "$work/a\"b.safetensors")
+like 'a quote in the name stands in the line for the plan as JSON has it' "$out" '^plan +"conditioning": \{"file": "[^"]*/a\\"b\.safetensors", "sha256": "[0-9a-f]{64}"\}$'
 tap_end
