@@ -173,7 +173,8 @@ static h3_status check_generation_memory(const h3_generation *generation, const 
 {
     h3_layout sizes;
     size_t row_bytes = 0, bytes = 0;
-    H3_TRY(sizes_of(&sizes, &generation->layout, config));
+    h3_status status = sizes_of(&sizes, &generation->layout, config);
+    if (status != H3_OK) return h3_error_context(status, "the generation's layout");
     H3_TRY(add_product(&row_bytes, (size_t)sizes.video_rows, (size_t)h3_config_video_row(config), sizeof(float)));
     H3_TRY(add_product(&row_bytes, (size_t)sizes.audio_rows, (size_t)config->audio_in_channels, sizeof(float)));
     H3_TRY(add_product(&bytes, row_bytes, (size_t)generation->points + 4, generation->seed_count));

@@ -150,6 +150,7 @@ plan 'a layout that no machine holds' 4 'needs about [0-9]* MB of memory, this m
 plan 'a generation that no machine holds' 4 'generation needs about [0-9]* MB of memory' '/"generation"/,$ { s/"frames": 2/"frames": 1000/; s/"h": 4/"h": 1000/; s/"w": 6/"w": 1000/ }'
 plan 'a picture that does not divide' 2 'do not divide into patches' 's/"h": 4/"h": 5/'
 plan 'more vision rows than text' 2 'vision rows do not fit' 's/"vision_rows": 2/"vision_rows": 5/'
+plan 'the same of the generation' 2 "the generation's layout: 5 vision rows do not fit" '/"generation"/,$ s/"vision_rows": 2/"vision_rows": 5/'
 plan 'an unknown anchor' 2 'anchors may hold' 's/"first"/"middle"/'
 plan 'an anchor twice' 2 'anchors may hold' 's/"first"/"first", "first"/'
 plan 'a time beyond 1' 2 'video must lie in \[0,1\]' 's/0\.25/1.25/'
