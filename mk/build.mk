@@ -264,8 +264,8 @@ $(BUILD)/tests/libinject.so: tests/cuda/inject.c $(BUILD)/flags.key
 	$(call run,LD,$(CC) $(COMMON) $(CUDA_CFLAGS) -fPIC -shared $(SANITIZER) $< -ldl -o $@)
 
 # LD_PRELOAD beneath compute-sanitizer. It needs the libraries whose calls it takes, and the driver only while it runs.
-$(BUILD)/tests/libpoison.so: tests/cuda/poison.c $(BUILD)/flags.key
-	$(call run,LD,$(CC) $(COMMON) $(FLAGS_provider_cuda) $(CUDA_CFLAGS) -Ikernels/provider/cuda -fPIC -shared $(SANITIZER) $< -Wl$(comma)--no-as-needed $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -ldl -o $@)
+$(BUILD)/tests/libpoison.so: tests/cuda/poison.c src/cudnn/sdpa_graph.h $(BUILD)/flags.key
+	$(call run,LD,$(CC) $(COMMON) $(CUDNN_FLAGS) $(CUDA_CFLAGS) -Isrc -fPIC -shared $(SANITIZER) $< -Wl$(comma)--no-as-needed $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -ldl -o $@)
 
 $(BUILD)/tests/attention_cudnn: $(call objects,$(ATTENTION_CUDNN_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)

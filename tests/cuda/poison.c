@@ -18,7 +18,7 @@
 #include <string.h>
 #ifdef H3_CUDNN
 #include <cudnn.h>
-#include "sdpa_graph.h"
+#include "cudnn/sdpa_graph.h"
 #endif
 
 typedef cublasStatus_t (*product_fn)(cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t, const void *, cublasLtMatrixLayout_t,
