@@ -21,6 +21,10 @@ struct h3_outbox {
     size_t piece;         /* bytes of the largest single MPI message, the same on every rank */
     atomic_int under_way; /* parcels in the list: the watchdog's thread moves their bytes while the main thread computes */
     int parted[2];        /* the neighbour before, the neighbour after: has said that nothing more comes (h3_ranks_part) */
+    struct {
+        MPI_Request request;
+        int64_t mine, all;
+    } question;           /* h3_ranks_stop_ask, until h3_ranks_stop_hear; MPI writes to it */
     char failure[400];    /* the first call of MPI that failed: the ranks can no longer end together */
 };
 

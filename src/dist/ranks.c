@@ -369,29 +369,18 @@ h3_status h3_ranks_gather(h3_ranks *ranks, const void *data, size_t size, void *
     return status;
 }
 
-struct h3_question {
-    MPI_Request request;
-    int64_t mine, all;
-};
-
 h3_status h3_ranks_stop_ask(h3_ranks *ranks)
 {
-    void *memory;
     H3_TRY(h3_outbox_reap(ranks));
-    H3_TRY(h3_alloc(&memory, 1, sizeof(struct h3_question), "a question to all ranks"));
-    ranks->question = memory;
-    ranks->question->mine = stop_signal;
-    return h3_ranks_check(ranks, MPI_Iallreduce(&ranks->question->mine, &ranks->question->all, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD, &ranks->question->request),
-                          "the stop request", -1);
+    ranks->outbox->question.mine = stop_signal;
+    return h3_ranks_check(ranks, MPI_Iallreduce(&ranks->outbox->question.mine, &ranks->outbox->question.all, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD,
+                                                &ranks->outbox->question.request), "the stop request", -1);
 }
 
 h3_status h3_ranks_stop_hear(h3_ranks *ranks, int *stop)
 {
-    struct h3_question *question = ranks->question;
-    ranks->question = NULL;
-    H3_TRY(h3_ranks_wait(ranks, &question->request, "the stop request", -1)); /* after a failure it is not freed: MPI may still write to it */
-    *stop = question->all != 0 || (ranks->count == 1 && stop_signal != 0);
-    free(question);
+    H3_TRY(h3_ranks_wait(ranks, &ranks->outbox->question.request, "the stop request", -1));
+    *stop = ranks->outbox->question.all != 0 || (ranks->count == 1 && stop_signal != 0);
     return H3_OK;
 }
 

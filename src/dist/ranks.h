@@ -24,7 +24,6 @@ typedef struct h3_ranks {
     struct h3_outbox *outbox; /* sends under way */
     struct h3_nccl *nccl;     /* NULL: hidden states are staged through the host */
     h3_received received;
-    struct h3_question *question; /* whether to stop, under way */
     char hand_off[200];       /* how hidden states pass, for people; "" before h3_ranks_connect */
 } h3_ranks;
 

@@ -150,10 +150,10 @@ static h3_status same_rows(int *same, const h3_device *device, const h3_tensor *
     for (int64_t row = 0; row < length && *same;) {
         int64_t from = source_row(variant, variant->position, row, original_rows), run = original_rows - from;
         if (run > length - row) run = length - row;
-        H3_TRY(device->span_begin());
-        H3_TRY(device->equal(same, (const char *)item->data + (size_t)row * row_bytes, (const char *)original->data + (size_t)from * row_bytes,
-                             (size_t)run * row_bytes));
-        H3_TRY(device->span_end());
+        const int64_t count = h3_tensor_count(original) / original_rows * run;
+        const h3_tensor mine = h3_tensor_view((char *)item->data + (size_t)row * row_bytes, item->dtype, 1, &count);
+        const h3_tensor theirs = h3_tensor_view((char *)original->data + (size_t)from * row_bytes, original->dtype, 1, &count);
+        H3_TRY(h3_device_equal(same, device, &mine, &theirs));
         row += run;
     }
     return H3_OK;

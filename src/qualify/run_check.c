@@ -51,14 +51,14 @@ h3_status h3_check_open_artifact(h3_artifact *out, const h3_run_check *check, in
 /* Reports that no stage lists would be believed by a reader, and hashed by nobody. */
 static h3_status check_name(const h3_run_check *check, const char *name)
 {
+    char path[H3_PATH_MAX];
     size_t length = strlen(name);
     if (name[0] == '.' || length < 5 || strcmp(name + length - 5, ".json") != 0) return H3_OK;
     if (strcmp(name, "plan.json") == 0 || strcmp(name, "report.json") == 0) return H3_OK;
     for (int i = 0; i < H3_RUN_STAGES; i++)
         if (h3_run_files_find(&check->view.stages[i].outputs, name) != NULL) return H3_OK;
-    return h3_error(H3_INTEGRITY,
-                    "%s/%s is not listed by any stage (left by one that was stopped?); run that stage again (h3_generate --resume goes on) or remove the file",
-                    check->view.folder, name);
+    H3_TRY(h3_path(path, "%s/%s", check->view.folder, name));
+    return h3_run_unlisted(path);
 }
 
 static h3_status check_names(const h3_run_check *check)

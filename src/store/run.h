@@ -124,6 +124,8 @@ h3_status h3_run_stage_read(cJSON **out, const char *folder, const char *stage);
  * is missing or changed (H3_INTEGRITY). For h3_verify run. Counts plan.json, the stage.json files and the outputs. Earlier
  * attempts are not looked at. */
 h3_status h3_run_audit(const char *folder, int64_t *files_checked);
+/* H3_INTEGRITY: no stage lists this file. */
+h3_status h3_run_unlisted(const char *path);
 /* The same, but it tells `damaged` of every output that is not as listed (h3_error_text says what is wrong with it) and goes on;
  * H3_INTEGRITY at the end when there was one. *good counts what holds. */
 h3_status h3_run_audit_each(const char *folder, void (*damaged)(void *user, const h3_run_file *file), void *user, int64_t *good,

@@ -100,6 +100,12 @@ static h3_status check_no_path_twice(audit *in)
 
 static int compare_path(const void *path, const void *file) { return strcmp(path, ((const h3_run_file *)file)->path); }
 
+h3_status h3_run_unlisted(const char *path)
+{
+    return h3_error(H3_INTEGRITY,
+                    "%s is not listed by any stage (left by one that was stopped?); run that stage again (h3_generate --resume goes on) or remove the file", path);
+}
+
 static h3_status check_entry(const audit *in, const FTSENT *entry)
 {
     const char *path = entry->fts_path + strlen(in->folder) + 1;
@@ -111,9 +117,7 @@ static h3_status check_entry(const audit *in, const FTSENT *entry)
     if (in->outputs.count > 0 &&
         bsearch(path, in->outputs.items, in->outputs.count, sizeof *in->outputs.items, compare_path) != NULL)
         return H3_OK;
-    return h3_error(H3_INTEGRITY,
-                    "%s is not listed by any stage (left by one that was stopped?); run that stage again (h3_generate --resume goes on) or remove the file",
-                    entry->fts_path);
+    return h3_run_unlisted(entry->fts_path);
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }

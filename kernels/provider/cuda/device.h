@@ -16,7 +16,7 @@
 
 #define H3_DEVICE static __device__ __forceinline__
 
-enum { H3_WARP = 32, H3_THREADS = 256 };
+enum { H3_WARP = 32, H3_THREADS = 256, H3_PACK = 8 /* elements, in elementwise kernels */ };
 
 H3_DEVICE uint16_t h3_to_bf16(float value)
 {

@@ -56,9 +56,11 @@ H3_DEVICE int64_t table_row(const h3_norm_rows &norm, int64_t row)
     return index >= 0 && index < norm.limit ? index * norm.stride : -1;
 }
 
+template <bool Bf16> H3_DEVICE float gain_from(float scale) { return h3_round<Bf16>(__fadd_rn(1.0f, scale)); }
+
 template <bool Bf16> H3_DEVICE float gain_of(const h3_norm_rows &norm, int64_t table, int64_t j)
 {
-    return table < 0 ? NAN : h3_round<Bf16>(__fadd_rn(1.0f, h3_load<Bf16>(norm.table, table + norm.scale + j)));
+    return gain_from<Bf16>(table < 0 ? NAN : h3_load<Bf16>(norm.table, table + norm.scale + j));
 }
 
 /* n = bf(n * gain) + shift for the elements j, j + 1, ... of a row. */
@@ -70,7 +72,7 @@ template <bool Bf16, int Many> H3_DEVICE void modulate(float (&n)[Many], const h
         h3_load_pack<Bf16, Many>(scale, norm.table, table + norm.scale + j);
         h3_load_pack<Bf16, Many>(shift, norm.table, table + norm.shift + j);
     }
-    for (int e = 0; e < Many; e++) n[e] = __fadd_rn(h3_round<Bf16>(__fmul_rn(n[e], h3_round<Bf16>(__fadd_rn(1.0f, scale[e])))), shift[e]);
+    for (int e = 0; e < Many; e++) n[e] = __fadd_rn(h3_round<Bf16>(__fmul_rn(n[e], gain_from<Bf16>(scale[e]))), shift[e]);
 }
 
 template <bool Bf16, bool Wide, int Many> static __global__ void norm_forward(h3_norm_rows norm, void *y)

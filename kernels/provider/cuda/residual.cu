@@ -5,8 +5,6 @@
 #include "device.h"
 #include "operators.h"
 
-enum { PACK = 8 };
-
 struct residual_sizes {
     int64_t rows, width;
     int32_t dtype;
@@ -76,10 +74,10 @@ int h3_residual_forward(h3_call *call)
     h3_check check = h3_check_call(call);
     if (check_residual(check, sizes) || h3_want_like(check, "out", call->out, sizes.dtype, call->in[0])) return 1;
     int64_t count = sizes.rows * sizes.width;
-    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.width, PACK, {call->in[0].data, call->in[1].data, gates_of(call, sizes).table, call->out.data});
-    if (h3_launch(check, "residual", packs ? residual<true, PACK> : bf16 ? residual<true, 1> : residual<false, 1>,
-                  h3_blocks(count, packs ? H3_THREADS * PACK : H3_THREADS), H3_THREADS, call->in[0].data, call->in[1].data, gates_of(call, sizes),
-                  call->out.data, count))
+    const gates g = gates_of(call, sizes);
+    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.width, H3_PACK, {call->in[0].data, call->in[1].data, g.table, call->out.data});
+    if (h3_launch(check, "residual", packs ? residual<true, H3_PACK> : bf16 ? residual<true, 1> : residual<false, 1>,
+                  h3_blocks(count, packs ? H3_THREADS * H3_PACK : H3_THREADS), H3_THREADS, call->in[0].data, call->in[1].data, g, call->out.data, count))
         return 1;
     h3_ran(call, "residual", bf16);
     return 0;

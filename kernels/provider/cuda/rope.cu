@@ -5,7 +5,7 @@
 #include "device.h"
 #include "operators.h"
 
-enum { AXES = 3, PACK = 8 };
+enum { AXES = 3 };
 
 struct rope_sizes {
     int64_t rows, heads, head_dim, half; /* half = 3K */
@@ -61,9 +61,9 @@ static int turn(const h3_check &check, const rope_sizes &sizes, const void *from
 {
     int64_t items = sizes.rows * sizes.heads * (sizes.head_dim - sizes.half);
     const void *cosine = check.call->in[1].data, *sine = check.call->in[2].data;
-    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.head_dim, PACK, {from, to}) && h3_in_packs(sizes.half, PACK, {cosine, sine});
-    return h3_launch(check, "rope", packs ? rotate<true, PACK> : bf16 ? rotate<true, 1> : rotate<false, 1>,
-                     h3_blocks(items, packs ? H3_THREADS * PACK : H3_THREADS), H3_THREADS, from, to, cosine, sine, sizes, back);
+    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.head_dim, H3_PACK, {from, to}) && h3_in_packs(sizes.half, H3_PACK, {cosine, sine});
+    return h3_launch(check, "rope", packs ? rotate<true, H3_PACK> : bf16 ? rotate<true, 1> : rotate<false, 1>,
+                     h3_blocks(items, packs ? H3_THREADS * H3_PACK : H3_THREADS), H3_THREADS, from, to, cosine, sine, sizes, back);
 }
 
 int h3_rope_forward(h3_call *call)

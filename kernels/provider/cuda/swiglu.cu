@@ -2,8 +2,6 @@
 #include "device.h"
 #include "operators.h"
 
-enum { PACK = 8 };
-
 struct swiglu_sizes {
     int64_t rows, width;
     int32_t dtype;
@@ -45,9 +43,9 @@ int h3_swiglu_forward(h3_call *call)
     h3_check check = h3_check_call(call);
     if (check_swiglu(check, sizes) || h3_want(check, "out", call->out, sizes.dtype, {sizes.rows, sizes.width})) return 1;
     int64_t count = sizes.rows * sizes.width;
-    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.width, PACK, {call->in[0].data, call->out.data});
-    if (h3_launch(check, "swiglu", packs ? swiglu<true, PACK> : bf16 ? swiglu<true, 1> : swiglu<false, 1>,
-                  h3_blocks(count, packs ? H3_THREADS * PACK : H3_THREADS), H3_THREADS, call->in[0].data, call->out.data, count, sizes.width))
+    bool bf16 = sizes.dtype == H3_BF16, packs = bf16 && h3_in_packs(sizes.width, H3_PACK, {call->in[0].data, call->out.data});
+    if (h3_launch(check, "swiglu", packs ? swiglu<true, H3_PACK> : bf16 ? swiglu<true, 1> : swiglu<false, 1>,
+                  h3_blocks(count, packs ? H3_THREADS * H3_PACK : H3_THREADS), H3_THREADS, call->in[0].data, call->out.data, count, sizes.width))
         return 1;
     h3_ran(call, "swiglu", bf16);
     return 0;
