@@ -90,6 +90,7 @@ h3_mpirun() {
     words=$folder/words
     # mpirun fails when another one that ends removes the folder that both share in /tmp. (Other nodes do not have this one.)
     if [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ]; then export OMPI_MCA_orte_tmpdir_base=${OMPI_MCA_orte_tmpdir_base:-$folder}; fi
+    export EVENT_NOEPOLL=1 # mpirun's event library says "Epoll MOD(1) on fd ... failed" at times while it ends, which means nothing
     exec 3> >(h3_filter_mpirun "$words")
     filter=$!
     "${MPI_HOME:+$MPI_HOME/bin/}mpirun" -n "$H3_RANKS" "$@" 2>&3 </dev/null &
