@@ -10,6 +10,7 @@
 #   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so, libpoison.so: what tests/cuda/run_all.sh runs on a GPU
 #   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
 #   tests/cuda/hand_off_probe.c  build/tests/hand_off_probe, on an emulated GPU and NCCL (where their headers are)
+#   tests/cuda/matmul_probe.cpp  build/tests/matmul_probe, on an emulated GPU (where CUDA's headers are)
 #   bench/X.c                    build/bench/X
 
 MAKEFLAGS += --no-builtin-rules
@@ -158,6 +159,11 @@ HAND_OFF_SOURCES := tests/cuda/hand_off_probe.c $(wildcard src/dist/*.c) $(wildc
 HAND_OFF_GPU := tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,memory.cpp stream.cpp failure.cpp nccl.cpp)
 HAND_OFF_KERNELS := $(wildcard src/graph/device*.cu)
 HAND_OFF_PROBE := $(if $(and $(CUDA_HEADERS),$(NCCL_HEADERS),$(wildcard tests/cuda/hand_off_probe.c)),$(BUILD)/tests/hand_off_probe)
+# Products for Hopper GPUs, likewise.
+HOPPER_SOURCES := $(wildcard src/hopper/*.c)
+HOPPER_GPU := $(wildcard tests/cuda/matmul_probe.cpp) tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,hopper.cpp memory.cpp stream.cpp failure.cpp nccl.cpp)
+HOPPER_KERNELS := $(wildcard src/media/video_matmul.cu src/media/video_layers.cu)
+HOPPER_PROBE := $(if $(and $(CUDA_HEADERS),$(wildcard tests/cuda/matmul_probe.cpp)),$(BUILD)/tests/matmul_probe)
 AUDIO_CUDA_SOURCES := tests/cuda/audio_cuda.c tests/unit/golden.c
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
@@ -198,7 +204,7 @@ all: config programs kernels
 programs: need-build $(BUILD)/libh3.a $(PROGRAMS)
 kernels: need-build $(KERNELS)
 candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS))
-tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE)
+tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE) $(HOPPER_PROBE)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
 cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda audio_cuda video_cuda attention_cudnn libinject.so libpoison.so)
@@ -253,7 +259,7 @@ $(BUILD)/tests/audio_cuda: $(call objects,$(AUDIO_CUDA_SOURCES)) $(BUILD)/libh3.
 $(BUILD)/tests/device_cuda: $(call objects,tests/cuda/device_cuda.c) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
-$(BUILD)/tests/video_cuda: $(call objects,tests/cuda/video_cuda.c tests/cuda/video_ops_check.c tests/cuda/video_profile.c tests/unit/golden.c) $(BUILD)/libh3.a $(BUILD)/sources.key
+$(BUILD)/tests/video_cuda: $(call objects,tests/cuda/video_cuda.c tests/cuda/video_ops_check.c tests/cuda/video_matmul_check.c tests/cuda/video_both.c tests/cuda/video_profile.c tests/unit/golden.c) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
 $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key
@@ -286,6 +292,18 @@ $(BUILD)/obj/hand_off/%.o: %.cpp $(BUILD)/flags.key
 $(BUILD)/obj/hand_off/%.cu.o: %.cu $(BUILD)/flags.key
 	$(call run,CXX,$(CXX) -x c++ -std=c++17 -O2 -g -ffp-contract=off $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
 $(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
+	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
+
+HOPPER_OBJECTS := $(HOPPER_SOURCES:%.c=$(BUILD)/obj/hopper/%.o) $(HOPPER_GPU:%.cpp=$(BUILD)/obj/hopper/%.o) $(HOPPER_KERNELS:%=$(BUILD)/obj/hopper/%.o)
+$(call make_folders,$(sort $(dir $(HOPPER_OBJECTS))))
+HOPPER_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -Wno-psabi $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS)
+$(BUILD)/obj/hopper/%.o: %.c $(BUILD)/flags.key
+	$(call run,CC,$(CC) $(LIBRARY_FLAGS) -UH3_CUDA -DH3_CUDA $(CUDA_CFLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/hopper/%.o: %.cpp $(BUILD)/flags.key
+	$(call run,CXX,$(CXX) $(HOPPER_FLAGS) $(depend) -c $< -o $@)
+$(BUILD)/obj/hopper/%.cu.o: %.cu $(BUILD)/flags.key
+	$(call run,CXX,$(CXX) -x c++ $(HOPPER_FLAGS) -MMD -MF $(@:.o=.d) -c $< -o $@)
+$(BUILD)/tests/matmul_probe: $(HOPPER_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(filter-out $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) $(NCCL_LIBS),$(LIBS)) -lstdc++ -o $@)
 
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libh3.a $(BUILD)/sources.key

@@ -31,8 +31,8 @@ struct h3_video_decoder {
 typedef struct scratch {
     int64_t tiles, tokens, all_tokens; /* of a tile: latents, and with registers and zero token */
     h3_tensor latents, mixed, tokens_in;   /* [B,T,Y,X,C], the same, [B,n,W] */
-    h3_tensor stream, normed, branch;      /* [B,N,W] F32, a, a */
-    h3_tensor qkv, gate_up, gated;         /* [B,N,3,H,D], [B*N,2F], [B*N,F] */
+    h3_tensor stream, normed;              /* [B,N,W] F32, a */
+    h3_tensor qkv, gated;                  /* [B,N,3,H,D], [B*N,F] */
     h3_tensor kept;                        /* [B,n,W] */
     h3_tensor rows;                        /* [all tiles,n,patch values] */
     h3_tensor cosine, sine;                /* [N,3K] F32 */
@@ -178,9 +178,7 @@ static h3_status scratch_new(scratch *s, const h3_video_decoder *d, const h3_vid
     H3_TRY(h3_device_tensor(&s->tokens_in, d->device, a, 3, H3_SHAPE(b, n, width)));
     H3_TRY(h3_device_tensor(&s->stream, d->device, H3_F32, 3, H3_SHAPE(b, everything, width)));
     H3_TRY(h3_device_tensor(&s->normed, d->device, a, 3, H3_SHAPE(b, everything, width)));
-    H3_TRY(h3_device_tensor(&s->branch, d->device, a, 3, H3_SHAPE(b, everything, width)));
     H3_TRY(h3_device_tensor(&s->qkv, d->device, a, 5, H3_SHAPE(b, everything, 3, d->config.heads, d->config.head_dim)));
-    H3_TRY(h3_device_tensor(&s->gate_up, d->device, a, 2, H3_SHAPE(b * everything, 2 * ffn)));
     H3_TRY(h3_device_tensor(&s->gated, d->device, a, 2, H3_SHAPE(b * everything, ffn)));
     H3_TRY(h3_device_tensor(&s->kept, d->device, a, 3, H3_SHAPE(b, n, width)));
     H3_TRY(h3_device_tensor(&s->rows, d->device, a, 3, H3_SHAPE(all, n, d->sizes.patch_values)));
@@ -189,8 +187,8 @@ static h3_status scratch_new(scratch *s, const h3_video_decoder *d, const h3_vid
 
 static void scratch_free(scratch *s, const h3_device *device)
 {
-    h3_tensor *all[] = {&s->latents, &s->mixed, &s->tokens_in, &s->stream, &s->normed, &s->branch, &s->qkv,
-                        &s->gate_up, &s->gated, &s->kept,      &s->rows,   &s->cosine, &s->sine};
+    h3_tensor *all[] = {&s->latents, &s->mixed, &s->tokens_in, &s->stream, &s->normed, &s->qkv,
+                        &s->gated,   &s->kept,  &s->rows,      &s->cosine, &s->sine};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) h3_device_free(all[i], device);
 }
 
@@ -209,15 +207,12 @@ static h3_status run_block(const h3_video_decoder *d, const block *b, const bloc
     const h3_video_ops *ops = d->ops;
     const float epsilon = (float)d->config.decoder_norm_eps;
     h3_tensor none = {0};
-    H3_TRY(ops->linear(d->device, &v->qkv, &v->normed, &b->qkv.weight, &b->qkv.bias, 0));
-    H3_TRY(ops->rotate(d->device, &v->qkv, &v->cosine, &v->sine, epsilon));
+    H3_TRY(ops->project_heads(d->device, &v->qkv, &v->normed, &b->qkv.weight, &b->qkv.bias, &v->cosine, &v->sine, epsilon));
     H3_TRY(ops->attention(d->device, &v->normed, &v->qkv));
-    H3_TRY(ops->linear(d->device, &v->branch, &v->normed, &b->out.weight, &b->out.bias, 0));
-    H3_TRY(ops->add_norm(d->device, &v->normed, &v->stream, &v->branch, &b->scale1, &b->norm2, epsilon));
-    H3_TRY(ops->linear(d->device, &v->gate_up, &v->normed, &b->gate_up.weight, &b->gate_up.bias, 0));
-    H3_TRY(ops->swiglu(d->device, &v->gated, &v->gate_up));
-    H3_TRY(ops->linear(d->device, &v->branch, &v->gated, &b->down.weight, &b->down.bias, 0));
-    return ops->add_norm(d->device, following != NULL ? &v->normed : &none, &v->stream, &v->branch, &b->scale2, following != NULL ? &following->norm1 : &none, epsilon);
+    H3_TRY(ops->project_added(d->device, &v->normed, &v->stream, &v->normed, &b->out.weight, &b->out.bias, &b->scale1, &b->norm2, epsilon));
+    H3_TRY(ops->project_gated(d->device, &v->gated, &v->normed, &b->gate_up.weight, &b->gate_up.bias));
+    return ops->project_added(d->device, following != NULL ? &v->normed : &none, &v->stream, &v->gated, &b->down.weight, &b->down.bias, &b->scale2,
+                              following != NULL ? &following->norm1 : &none, epsilon);
 }
 
 static h3_status run_blocks(const h3_video_decoder *d, scratch *v)
@@ -235,7 +230,7 @@ static h3_status run_blocks(const h3_video_decoder *d, scratch *v)
 static h3_status decode_tiles(const h3_video_decoder *d, const scratch *s, const h3_tensor *z, const h3_video_window *window, int64_t tiles)
 {
     scratch v = *s;
-    h3_tensor *views[] = {&v.latents, &v.mixed, &v.tokens_in, &v.stream, &v.normed, &v.branch, &v.qkv, &v.gate_up, &v.gated, &v.kept};
+    h3_tensor *views[] = {&v.latents, &v.mixed, &v.tokens_in, &v.stream, &v.normed, &v.qkv, &v.gated, &v.kept};
     for (size_t i = 0; i < sizeof views / sizeof *views; i++) *views[i] = first_items(views[i], tiles, s->tiles);
     const size_t tile_bytes = h3_tensor_bytes(&s->rows) / (size_t)s->rows.shape[0];
     h3_tensor rows = h3_tensor_view((char *)s->rows.data + tile_bytes * (size_t)window->tile, d->dtype, 3, H3_SHAPE(tiles, s->rows.shape[1], s->rows.shape[2]));

@@ -54,6 +54,25 @@ int h3_video_start_product(void *stream, const h3_video_product *product, int ha
 /* out[tap][channel][column] = weight[column][channel][tap] */
 int h3_video_start_pack(void *stream, void *out, const void *weight, int half, int64_t columns, int64_t channels, int64_t taps);
 
+/* video_matmul.cu: F16 products on a Hopper GPU, out = x [rows][channels] weight [columns][channels]^T + bias [columns], each rounded once; then, by kind, on their way out:
+ *   PLAIN   out [rows][columns]
+ *   GATED   out [rows][columns / 2] = swiglu
+ *   HEADS   out [rows][3][heads][64], q and k normed and rotated by the tables [tokens][24], whose row is the row modulo tokens
+ *   ADDED   out [rows][columns] F32 += the product, rounded, * scale [columns] F32, as the first half of add_norm
+ * Everything at 16 bytes. Which shapes, and whether this GPU: h3_video_matmul_fits. */
+enum { H3_VIDEO_MATMUL_PLAIN, H3_VIDEO_MATMUL_GATED, H3_VIDEO_MATMUL_HEADS, H3_VIDEO_MATMUL_ADDED };
+typedef struct h3_video_matmul {
+    int32_t kind;
+    float epsilon; /* of heads */
+    const void *x, *weight, *bias;
+    void *out;
+    int64_t rows, channels, columns;
+    int64_t tokens, heads;
+    const float *cosine, *sine, *scale;
+} h3_video_matmul;
+int h3_video_matmul_fits(const h3_video_matmul *product);
+int h3_video_start_matmul(void *stream, const h3_video_matmul *product);
+
 /* video_attention.cu. The fast one takes F16 and heads of 16, 32 or 64 (h3_video_attention_fits); the simple one anything. */
 int h3_video_attention_fits(int half, int64_t dim);
 int h3_video_start_attention(void *stream, uint16_t *out, const uint16_t *qkv, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim);

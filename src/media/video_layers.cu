@@ -1,6 +1,6 @@
 /* The video autoencoder's row-wise layers on a GPU. Between two rounding points arithmetic is float32, every operation rounded by itself. Four or eight neighbours
  * share a thread where rows allow it. */
-#include "video_device.cuh"
+#include "video_rows.cuh"
 
 namespace {
 
@@ -9,7 +9,7 @@ template <bool Half> H3_DEVICE float4 load4(const void *data, int64_t i)
 {
     if (!Half) return *(const float4 *)((const float *)data + i);
     const uint2 pairs = *(const uint2 *)((const uint16_t *)data + i);
-    return make_float4(widened((uint16_t)pairs.x), widened((uint16_t)(pairs.x >> 16)), widened((uint16_t)pairs.y), widened((uint16_t)(pairs.y >> 16)));
+    return four_of(pairs.x, pairs.y);
 }
 
 template <bool Half> H3_DEVICE void store4(void *data, int64_t i, float4 v)
@@ -92,11 +92,6 @@ template <bool Half> __global__ void rms_norm_kernel(void *out, const float *x, 
     }
 }
 
-H3_DEVICE float4 scaled_sum(float4 v, float4 b, float4 s)
-{
-    return make_float4(__fadd_rn(v.x, __fmul_rn(b.x, s.x)), __fadd_rn(v.y, __fmul_rn(b.y, s.y)), __fadd_rn(v.z, __fmul_rn(b.z, s.z)), __fadd_rn(v.w, __fmul_rn(b.w, s.w)));
-}
-
 /* What a thread of a row's block holds of a row that is narrow enough: HELD times four elements. */
 constexpr int HELD = 2;
 
@@ -110,6 +105,19 @@ template <bool Half> H3_DEVICE double add_held(float4 (&held)[HELD], float *own,
         if (i >= width) break;
         held[k] = scaled_sum(load4<false>(own, i), load4<Half>(branch, start + i), load4<false>(scale, i));
         store4<false>(own, i, held[k]);
+        sum += square(held[k].x) + square(held[k].y) + square(held[k].z) + square(held[k].w);
+    }
+    return sum;
+}
+
+H3_DEVICE double read_held(float4 (&held)[HELD], const float *own, int width)
+{
+    double sum = 0.0;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = 4 * ((int)threadIdx.x + k * THREADS);
+        if (i >= width) break;
+        held[k] = load4<false>(own, i);
         sum += square(held[k].x) + square(held[k].y) + square(held[k].z) + square(held[k].w);
     }
     return sum;
@@ -132,6 +140,15 @@ __global__ void add_norm_held_kernel(void *out, float *x, const void *branch, co
         float4 held[HELD] = {};
         const double sum = add_held<Half>(held, x + row * width, branch, scale, row * width, width);
         if (out != nullptr) write_held<Half>(out, held, weight, row * width, width, inverse_root(sum_block(sum), width, epsilon));
+    }
+}
+
+template <bool Half> __global__ void rms_norm_held_kernel(void *out, const float *x, const float *weight, int64_t rows, int width, float epsilon)
+{
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        float4 held[HELD] = {};
+        const double sum = read_held(held, x + row * width, width);
+        write_held<Half>(out, held, weight, row * width, width, inverse_root(sum_block(sum), width, epsilon));
     }
 }
 
@@ -177,72 +194,17 @@ template <bool Half> H3_DEVICE void rotate_head(void *qkv, int64_t start, const 
     }
 }
 
-/*
- * A head of 64 in half precision by eight lanes, eight neighbouring elements each, with rotate_head's sums and roundings. Its sum: l and l + 32 in lane l, then
- * the lanes 16, 8, 4, 2 and 1 apart. Element 8 p + j is lane p's j-th, so the first three steps are between lanes 4, 2 and 1 apart (each lane goes on with
- * half of what it has; in the end lane p has the sums of j = p), and the others as well.
- */
-H3_DEVICE float head_squares(const float (&v)[8], int part)
-{
-    float t[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++) t[j] = __fmul_rn(v[j], v[j]);
-#pragma unroll
-    for (int apart = 4; apart > 0; apart /= 2)
-#pragma unroll
-        for (int j = 0; j < apart; j++) {
-            const float kept = part & apart ? t[j + apart] : t[j], given = part & apart ? t[j] : t[j + apart];
-            t[j] = __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, given, apart));
-        }
-    for (int apart = 4; apart > 0; apart /= 2) t[0] = __fadd_rn(t[0], __shfl_xor_sync(0xffffffffu, t[0], apart));
-    return t[0];
-}
-
-/* The angles of a lane: of its elements as the first of their pairs, or as the second. */
-struct turns {
-    float4 cosine[2], sine[2];
-};
-
-H3_DEVICE void rotate_64(uint16_t *head, const turns &turn, int part, bool there, float epsilon)
-{
-    const uint4 none = {0, 0, 0, 0}, words = there ? *(const uint4 *)(head + 8 * part) : none;
-    const uint32_t w[4] = {words.x, words.y, words.z, words.w};
-    const float c[8] = {turn.cosine[0].x, turn.cosine[0].y, turn.cosine[0].z, turn.cosine[0].w, turn.cosine[1].x, turn.cosine[1].y, turn.cosine[1].z, turn.cosine[1].w};
-    const float s[8] = {turn.sine[0].x, turn.sine[0].y, turn.sine[0].z, turn.sine[0].w, turn.sine[1].x, turn.sine[1].y, turn.sine[1].z, turn.sine[1].w};
-    const int other = part < 3 ? part + 3 : part < 6 ? part - 3 : part;
-    float v[8];
-    uint32_t result[4];
-#pragma unroll
-    for (int j = 0; j < 8; j++) v[j] = widened((uint16_t)(w[j / 2] >> 16 * (j % 2)));
-    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(head_squares(v, part), 64.0f), epsilon)));
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const uint32_t own = narrowed(__fmul_rn(v[2 * k], inverse)) | (uint32_t)narrowed(__fmul_rn(v[2 * k + 1], inverse)) << 16;
-        const uint32_t pair = __float_as_uint(__shfl_sync(0xffffffffu, __uint_as_float(own), (int)threadIdx.x % WARP / 8 * 8 + other));
-        uint32_t turned = 0;
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int j = 2 * k + e;
-            const float a = widened((uint16_t)(own >> 16 * e)), b = widened((uint16_t)(pair >> 16 * e));
-            const float x = __fadd_rn(rounded<true>(__fmul_rn(a, c[j])), rounded<true>(__fmul_rn(part < 3 ? -b : b, s[j])));
-            turned |= (uint32_t)narrowed(x) << 16 * e;
-        }
-        result[k] = part < 6 ? turned : own; /* behind the pairs: not rotated */
-    }
-    const uint4 out = {result[0], result[1], result[2], result[3]};
-    if (there) *(uint4 *)(head + 8 * part) = out;
-}
-
 /* A block a row, four heads a warp. */
 __global__ void rotate_64_kernel(uint16_t *qkv, const float *cosine, const float *sine, int64_t rows, int64_t tokens, int heads, float epsilon)
 {
     const int part = (int)threadIdx.x % 8;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-        const int64_t angle = row % tokens * 24 + 8 * (part % 3);
-        const turns turn = {{load4<false>(cosine, angle), load4<false>(cosine, angle + 4)}, {load4<false>(sine, angle), load4<false>(sine, angle + 4)}};
+        const turns turn = turns_at(cosine, sine, row % tokens, part);
         for (int first = 0; first < 2 * heads; first += THREADS / 8) {
             const int head = first + (int)threadIdx.x / 8;
-            rotate_64(qkv + (row * 3 * heads + head) * 64, turn, part, head < 2 * heads, epsilon);
+            uint4 *own = (uint4 *)(qkv + (row * 3 * heads + head) * 64 + 8 * part), none = {0, 0, 0, 0};
+            const uint4 words = rotated_64(head < 2 * heads ? *own : none, turn, part, epsilon);
+            if (head < 2 * heads) *own = words;
         }
     }
 }
@@ -259,15 +221,6 @@ __global__ void rotate_kernel(void *qkv, const float *cosine, const float *sine,
     }
 }
 
-template <bool Half> H3_DEVICE float gated(float value, float gate) { return __fmul_rn(value, rounded<Half>(silu(gate))); }
-
-/* Two of half precision in a word. */
-H3_DEVICE uint32_t gated_pair(uint32_t value, uint32_t gate)
-{
-    return narrowed(gated<true>(widened((uint16_t)value), widened((uint16_t)gate))) |
-           (uint32_t)narrowed(gated<true>(widened((uint16_t)(value >> 16)), widened((uint16_t)(gate >> 16)))) << 16;
-}
-
 template <bool Half> __global__ void swiglu_kernel(void *out, const void *x, int64_t rows, int64_t width)
 {
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -275,8 +228,7 @@ template <bool Half> __global__ void swiglu_kernel(void *out, const void *x, int
         if (Half && width % 8 == 0) {
             for (int64_t i = 8 * threadIdx.x; i < width; i += 8 * THREADS) {
                 const uint4 v = *(const uint4 *)((const uint16_t *)x + from + i), g = *(const uint4 *)((const uint16_t *)x + from + width + i);
-                const uint4 four = {gated_pair(v.x, g.x), gated_pair(v.y, g.y), gated_pair(v.z, g.z), gated_pair(v.w, g.w)};
-                *(uint4 *)((uint16_t *)out + row * width + i) = four;
+                *(uint4 *)((uint16_t *)out + row * width + i) = gated_eight(v, g);
             }
         } else if (width % 4 == 0) {
             for (int64_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
@@ -359,6 +311,7 @@ int h3_video_start_embed(void *stream, float *out, const void *tokens, const flo
 
 int h3_video_start_rms_norm(void *stream, void *out, const float *x, const float *weight, int half, int64_t rows, int64_t width, float epsilon)
 {
+    if (width % 4 == 0 && width <= 4 * THREADS * HELD) return launch(stream, "rms_norm_held", EITHER(rms_norm_held_kernel), rows, out, x, weight, rows, (int)width, epsilon);
     return launch(stream, "rms_norm", EITHER(rms_norm_kernel), rows, out, x, weight, rows, width, epsilon);
 }
 

@@ -61,6 +61,14 @@ typedef struct h3_video_ops {
     /* x [B,N,W] F32 += branch a * scale [W] F32, in FP32, product rounded first; then out = rms_norm of the new x, unless `out` is absent (data NULL). */
     h3_status (*add_norm)(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale, const h3_tensor *weight,
                           float epsilon);
+    /* qkv [B,N,3,H,D] a = linear of x [B,N,W] a, then rotate. A device may do both at once, to the same bytes. */
+    h3_status (*project_heads)(const h3_device *device, h3_tensor *qkv, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, const h3_tensor *cosine,
+                               const h3_tensor *sine, float epsilon);
+    /* out [R,F] a = swiglu of linear of x [R,W] a, weight [2F,W]; likewise. */
+    h3_status (*project_gated)(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias);
+    /* x [B,N,W] F32 += linear of branch [B,N,C] a, weight [W,C], * scale, then out [B,N,W] a = its norm, as add_norm does; likewise. `out` may be `branch`. */
+    h3_status (*project_added)(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *weight, const h3_tensor *bias,
+                               const h3_tensor *scale, const h3_tensor *norm, float epsilon);
     /* out [B,n,W] a = LayerNorm of the first n tokens of x [B,N,W] F32, biased variance. */
     h3_status (*layer_norm)(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias,
                             float epsilon);

@@ -175,7 +175,7 @@ static cublasStatus_t run(const h3_device *device, h3_tensor *out, const h3_tens
                           lt.workspace, WORKSPACE, device->stream);
 }
 
-static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, int separate_bias)
+h3_status h3_video_cublas_linear(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, int separate_bias)
 {
     const int64_t columns = weight->shape[0], channels = h3_tensor_count(weight) / columns;
     if (!is_half(x) || columns % 8 != 0 || channels % 8 != 0) return plain_linear(device, out, x, weight, bias, separate_bias);
@@ -187,6 +187,36 @@ static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor
                         (long long)(h3_tensor_count(x) / channels), (long long)channels, (long long)columns, cublasLtGetStatusString(code));
     if (!separate_bias) return H3_OK;
     return started(device, h3_video_start_add_bias(device->stream, out->data, bias->data, h3_tensor_count(out) / columns, columns), "bias");
+}
+
+/* The product of our own kernel; *done is 0 where it does not take it. `p` knows of the kind what is not told here. */
+static h3_status own_product(int *done, const h3_device *device, h3_video_matmul *p, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias)
+{
+    p->x = x->data, p->weight = weight->data, p->bias = bias->data, p->out = out->data;
+    p->columns = weight->shape[0];
+    p->channels = h3_tensor_count(weight) / p->columns;
+    p->rows = h3_tensor_count(x) / p->channels;
+    *done = is_half(x) && h3_video_matmul_fits(p);
+    return *done ? started(device, h3_video_start_matmul(device->stream, p), "product") : H3_OK;
+}
+
+static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, int separate_bias)
+{
+    h3_video_matmul p = {.kind = H3_VIDEO_MATMUL_PLAIN};
+    int done = 0;
+    if (!separate_bias) H3_TRY(own_product(&done, device, &p, out, x, weight, bias));
+    return done ? H3_OK : h3_video_cublas_linear(device, out, x, weight, bias, separate_bias);
+}
+
+void h3_video_products_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn)
+{
+    const int64_t channels[] = {width, width, width, ffn}, columns[] = {3 * width, width, 2 * ffn, width};
+    int own = 1;
+    out[0] = 0;
+    if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return;
+    for (int i = 0; i < 4; i++) own &= h3_video_matmul_fits(&(h3_video_matmul){.kind = H3_VIDEO_MATMUL_PLAIN, .rows = 1, .channels = channels[i], .columns = columns[i]});
+    if (own) snprintf(out, H3_VIDEO_ATTENTION_NAME, "gemm-tc-k16-ascending-v1");
+    else snprintf(out, H3_VIDEO_ATTENTION_NAME, "cublaslt-%zu", cublasLtGetVersion());
 }
 
 /* --- attention ------------------------------------------------------------------------------------------------------- */
@@ -275,12 +305,53 @@ static h3_status swiglu(const h3_device *device, h3_tensor *out, const h3_tensor
     return started(device, h3_video_start_swiglu(device->stream, out->data, x->data, is_half(x), h3_tensor_count(out) / width, width), "swiglu");
 }
 
+static h3_status project_heads(const h3_device *device, h3_tensor *qkv, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, const h3_tensor *cosine,
+                               const h3_tensor *sine, float epsilon)
+{
+    h3_video_matmul p = {.kind = H3_VIDEO_MATMUL_HEADS, .epsilon = epsilon, .tokens = qkv->shape[1], .heads = qkv->shape[3], .cosine = cosine->data, .sine = sine->data};
+    int done = 0;
+    if (qkv->shape[4] == 64 && cosine->shape[1] == 24) H3_TRY(own_product(&done, device, &p, qkv, x, weight, bias));
+    if (done) return H3_OK;
+    H3_TRY(linear(device, qkv, x, weight, bias, 0));
+    return rotate(device, qkv, cosine, sine, epsilon);
+}
+
+static h3_status project_gated(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias)
+{
+    const int64_t columns = weight->shape[0];
+    h3_video_matmul p = {.kind = H3_VIDEO_MATMUL_GATED};
+    h3_tensor both;
+    int done;
+    H3_TRY(own_product(&done, device, &p, out, x, weight, bias));
+    if (done) return H3_OK;
+    H3_TRY(h3_device_tensor(&both, device, out->dtype, 2, H3_SHAPE(2 * h3_tensor_count(out) / columns, columns)));
+    h3_status status = linear(device, &both, x, weight, bias, 0);
+    if (status == H3_OK) status = swiglu(device, out, &both);
+    h3_device_free(&both, device); /* to the pool, which the stream orders */
+    return status;
+}
+
 static h3_status add_norm(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale, const h3_tensor *weight,
                           float epsilon)
 {
     const int64_t width = scale->shape[0];
     return started(device, h3_video_start_add_norm(device->stream, out->data, x->data, branch->data, scale->data, weight->data, is_half(branch),
                                                    h3_tensor_count(x) / width, width, epsilon), "residual");
+}
+
+static h3_status project_added(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *weight, const h3_tensor *bias,
+                               const h3_tensor *scale, const h3_tensor *norm, float epsilon)
+{
+    h3_video_matmul p = {.kind = H3_VIDEO_MATMUL_ADDED, .scale = scale->data};
+    h3_tensor sum;
+    int done;
+    H3_TRY(own_product(&done, device, &p, x, branch, weight, bias));
+    if (done) return out->data != NULL ? rms_norm(device, out, x, norm, epsilon) : H3_OK;
+    H3_TRY(h3_device_tensor(&sum, device, branch->dtype, x->rank, x->shape));
+    h3_status status = linear(device, &sum, branch, weight, bias, 0);
+    if (status == H3_OK) status = add_norm(device, out, x, &sum, scale, norm, epsilon);
+    h3_device_free(&sum, device);
+    return status;
 }
 
 static h3_status layer_norm(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, float epsilon)
@@ -339,7 +410,8 @@ h3_status h3_video_ops_cuda(const h3_video_ops **out)
 {
     static const h3_video_ops ops = {
         .name = "cuda", .linear = linear, .conv = conv, .attention = attention, .round = round_to_half, .embed = embed, .rms_norm = rms_norm, .rotate = rotate,
-        .swiglu = swiglu, .add_norm = add_norm, .layer_norm = layer_norm, .group_norm_silu = group_norm_silu, .add = add, .cut = cut, .join = join,
+        .swiglu = swiglu, .add_norm = add_norm, .project_heads = project_heads,
+        .project_gated = project_gated, .project_added = project_added, .layer_norm = layer_norm, .group_norm_silu = group_norm_silu, .add = add, .cut = cut, .join = join,
         .to_rgb = to_rgb,
     };
     *out = &ops;
@@ -347,6 +419,12 @@ h3_status h3_video_ops_cuda(const h3_video_ops **out)
 }
 
 #else
+
+void h3_video_products_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn)
+{
+    (void)device, (void)dtype, (void)width, (void)ffn;
+    out[0] = 0;
+}
 
 h3_status h3_video_attention_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
 {

@@ -5,15 +5,22 @@
 #include "media/video_ops.h"
 
 /* Built with -DH3_CUDA; without it H3_ENVIRONMENT. Work is queued on the device's stream; what cannot start is H3_ENVIRONMENT, what fails later shows
- * in device->health. FP32 products have the CPU's bits; F16 products are cublasLt's (no split-K, FP32 accumulators, the algorithm that its heuristic puts
- * first for a shape) and F16 attention cuDNN's where that takes the shape (cudnn/sdpa.h), else the own kernel's, so that they repeat on one kind of GPU and
+ * in device->health. FP32 products have the CPU's bits; F16 products are our own kernel's on a Hopper GPU where that takes the shape (video_kernels.h), else cublasLt's (no split-K,
+ * FP32 accumulators, the algorithm that its heuristic puts first for a shape), and F16 attention cuDNN's where that takes the shape (cudnn/sdpa.h), else the own kernel's, so that they repeat on one kind of GPU and
  * library. */
 h3_status h3_video_ops_cuda(const h3_video_ops **out);
+
+/* The linear operation in F16 by cublasLt, whichever the operation takes: to compare with. */
+h3_status h3_video_cublas_linear(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, int separate_bias);
 
 enum { H3_VIDEO_ATTENTION_NAME = 80 };
 /* Which kernel the operation `attention` takes for qkv [tiles,tokens,3,heads,dim] on a GPU, "" where there is only one (a CPU, or F32). What cuDNN's name
  * says, library version, engine and its knobs, decides the bits. May compile for a good part of a second, once a process and shape. */
 h3_status h3_video_attention_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim);
+
+/* Which kernel the products of the decoder's blocks take on a GPU: width to 3 width and to width, width to 2 ffn, ffn to width. The contract of their sums where it is our own that
+ * takes all of them, else the library and its version; "" where there is only one. */
+void h3_video_products_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn);
 
 /* The CPU's, or a GPU's. */
 h3_status h3_video_ops_for(const h3_video_ops **out, const h3_device *device);

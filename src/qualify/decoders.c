@@ -248,15 +248,18 @@ static h3_status add_video_config(cJSON *identity, const h3_video_config *config
     return H3_OK;
 }
 
-/* Two attentions give two sets of bits, so that sides decoded by either are not to be compared. */
-static h3_status add_attention(cJSON *identity, const h3_video_config *config, const h3_video_tiling *tiling, const h3_device *device, int32_t dtype, const h3_media_shape *shape)
+/* Other kernels give other bits, so that sides decoded by either are not to be compared. */
+static h3_status add_kernels(cJSON *identity, const h3_video_config *config, const h3_video_tiling *tiling, const h3_device *device, int32_t dtype, const h3_media_shape *shape)
 {
     char name[H3_VIDEO_ATTENTION_NAME];
     int64_t tiles, tokens;
-    const int64_t ratio = h3_video_sizes_of(config).spatial_ratio;
+    const h3_video_sizes sizes = h3_video_sizes_of(config);
+    const int64_t ratio = sizes.spatial_ratio;
     H3_TRY(h3_video_decoder_tokens(&tiles, &tokens, config, tiling, shape->height / ratio, shape->width / ratio));
     H3_TRY(h3_video_attention_name(name, device, dtype, tiles, tokens, config->heads, config->head_dim));
     if (name[0] != 0) cJSON_AddStringToObject(identity, "attention", name);
+    h3_video_products_name(name, device, dtype, sizes.width, sizes.ffn_width);
+    if (name[0] != 0) cJSON_AddStringToObject(identity, "products", name);
     return H3_OK;
 }
 
@@ -273,7 +276,7 @@ static h3_status video_identity(cJSON **out, const h3_decoders *decoders, const 
     cJSON *tiling = cJSON_AddObjectToObject(*out, "tiling");
     h3_json_add_integer(tiling, "tile", decoders->tiling.tile);
     h3_json_add_integer(tiling, "overlap", decoders->tiling.overlap);
-    return add_attention(*out, &weights->video.config, &decoders->tiling, device, dtype, shape);
+    return add_kernels(*out, &weights->video.config, &decoders->tiling, device, dtype, shape);
 }
 
 h3_status h3_decoders_identity(cJSON **out, const h3_decoders *decoders, const h3_decoder_weights *weights, const h3_device *device, const h3_media_shape *shape,

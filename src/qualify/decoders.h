@@ -59,10 +59,10 @@ void h3_decoders_close(h3_decoder_weights *weights);
 h3_status h3_decoders_fit(h3_media_shape *shape, const h3_decoder_weights *weights, const h3_config *model, const h3_layout_args *layout);
 
 /*
- * Who the decoders are (caller deletes): {"video": {"kind","config_sha256" or "config",...,"profile","tiling","attention"}, "audio": {...}}; as
+ * Who the decoders are (caller deletes): {"video": {"kind","config_sha256" or "config",...,"profile","tiling","attention","products"}, "audio": {...}}; as
  * h3_parameters_identity and h3_audio_weights_identity say. Hashes every byte of the files, and compares with the plan's hashes: H3_INTEGRITY naming the
- * file. `device` decides what the published profile is, and together with `shape` which attention the half profile takes on a GPU (h3_video_attention_name;
- * elsewhere there is no such field). `watch` may be NULL.
+ * file. `device` decides what the published profile is, and together with `shape` which kernels the half profile takes on a GPU (h3_video_attention_name,
+ * h3_video_products_name; elsewhere there are no such fields). `watch` may be NULL.
  */
 h3_status h3_decoders_identity(cJSON **out, const h3_decoders *decoders, const h3_decoder_weights *weights, const h3_device *device, const h3_media_shape *shape,
                                const h3_watch *watch);

@@ -11,6 +11,7 @@
 
 #include "emulate.h"
 #include "emulate_failure.h"
+#include "emulate_threads.h"
 
 extern "C" float h3_tensor_core_step(const uint16_t a[16], const uint16_t b[16], float c);
 
@@ -18,10 +19,13 @@ extern "C" float h3_tensor_core_step(const uint16_t a[16], const uint16_t b[16],
 extern void h3_emulated_memory(bool open) __attribute__((weak));
 
 h3_emulated_thread h3_emulated;
+const emulated::part *emulated::hopper;
 
 namespace {
 
-constexpr unsigned WARP = 32;
+using emulated::meet;
+using emulated::stop;
+using emulated::WARP;
 constexpr size_t STACK = 256 * 1024;
 
 /* H3_EMULATE_ORDER: a warp runs ahead as far as barriers let it, then the next one; or warps take short turns at random. Asynchronous copies land
@@ -40,6 +44,7 @@ struct fiber {
     std::vector<char> stack;
     std::vector<std::vector<copy16>> groups; /* of copies still to land; the last one is open */
     unsigned barrier = 0, meeting = 0;       /* how many this thread has passed */
+    emulated::condition awaited = {};        /* without `ready`: none */
     bool started = false, done = false;
     const char *where = "";
 };
@@ -60,13 +65,6 @@ const std::function<void()> *body;
 const char *kernel_name;
 uint64_t random_state = 7;
 
-[[noreturn]] void stop(const char *problem, const char *detail)
-{
-    fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s %s\n", kernel_name, h3_emulated.block.x, h3_emulated.block.y, h3_emulated.block.z,
-            current, problem, detail);
-    abort();
-}
-
 int order()
 {
     static const char *text = getenv("H3_EMULATE_ORDER");
@@ -74,7 +72,6 @@ int order()
     return chosen >= 0 && chosen < ORDERS ? chosen : RANDOM_LATE;
 }
 
-bool copies_land_late() { return order() >= FORWARD_LATE; }
 
 void give_way(const char *where)
 {
@@ -95,28 +92,11 @@ __attribute__((noinline)) void go_on(fiber &f)
 void run_fiber()
 {
     (*body)();
+    if (emulated::hopper != nullptr) emulated::hopper->end(current);
     for (const auto &group : fibers[current].groups)
         if (!group.empty()) stop("ends with a copy under way,", "it must wait for it");
     fibers[current].done = true;
     _longjmp(scheduler, 1);
-}
-
-/* All lanes of the warp bring `mine`; the last one to come runs `act` for all. */
-void meet(const char *what, void *mine, void (*act)(void *const *lanes))
-{
-    warp_state &warp = warps[current / WARP];
-    if (warp.arrived > 0 && warp.what != what) stop("meets lanes that are at another place:", what);
-    warp.what = what;
-    warp.lanes[current % WARP] = mine;
-    fiber &f = fibers[current];
-    f.meeting++;
-    if (++warp.arrived == WARP) {
-        act(warp.lanes);
-        warp.arrived = 0;
-        warp.meetings++;
-        return;
-    }
-    while (warp.meetings < f.meeting) give_way(what);
 }
 
 struct shuffle {
@@ -228,12 +208,14 @@ void start_block(dim3 grid, uint64_t index, size_t shared)
     shared_memory.shrink_to_fit();
     warps.assign((thread_count + WARP - 1) / WARP, warp_state());
     barrier_arrived = barriers = 0;
+    if (emulated::hopper != nullptr) emulated::hopper->start(thread_count);
     for (unsigned i = 0; i < thread_count; i++) {
         fiber &f = fibers[i];
         f.stack.resize(STACK);
         f.groups.assign(1, {});
         f.barrier = f.meeting = 0;
         f.done = f.started = false;
+        f.awaited = {};
         getcontext(&f.context);
         f.context.uc_stack.ss_sp = f.stack.data();
         f.context.uc_stack.ss_size = STACK;
@@ -244,13 +226,8 @@ void start_block(dim3 grid, uint64_t index, size_t shared)
 
 bool can_run(const fiber &f, unsigned index)
 {
-    return !f.done && f.barrier <= barriers && f.meeting <= warps[index / WARP].meetings;
-}
-
-uint32_t random_below(unsigned limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(random_state >> 33) % limit;
+    const emulated::condition &a = f.awaited;
+    return !f.done && f.barrier <= barriers && f.meeting <= warps[index / WARP].meetings && (a.ready == nullptr || a.ready(a.what, a.detail));
 }
 
 /* Lets every lane of a warp go on once; how many could. */
@@ -282,18 +259,71 @@ void run_block()
     while (!all_done()) {
         unsigned ran = 0;
         for (unsigned i = 0; i < count; i++) {
-            const unsigned warp = random ? random_below(count) : backward ? count - 1 - i : i;
-            unsigned turns = random ? 1 + random_below(8) : ~0u;
-            for (unsigned lanes; turns-- > 0 && (lanes = turn_of(warp, random ? random_below(2) : backward)) > 0;) ran += lanes;
+            const unsigned warp = random ? emulated::random_below(count) : backward ? count - 1 - i : i;
+            unsigned turns = random ? 1 + emulated::random_below(8) : ~0u;
+            for (unsigned lanes; turns-- > 0 && (lanes = turn_of(warp, random ? emulated::random_below(2) : backward)) > 0;) ran += lanes;
         }
         for (unsigned i = 0; i < count && ran == 0; i++) ran = turn_of(i, false);
-        if (ran > 0) continue;
+        if (ran > 0 || (emulated::hopper != nullptr && emulated::hopper->land())) continue;
         for (current = 0; fibers[current].done;) current++;
         stop("waits for threads that never come, at", fibers[current].where);
     }
 }
 
 } // namespace
+
+/* --- what threads do together ----------------------------------------------------------------------------------------- */
+
+[[noreturn]] void emulated::stop(const char *problem, const char *detail)
+{
+    fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s %s\n", kernel_name, h3_emulated.block.x, h3_emulated.block.y, h3_emulated.block.z,
+            current, problem, detail);
+    abort();
+}
+
+/* All lanes of the warp bring `mine`; the last one to come runs `act` for all. */
+void emulated::meet(const char *what, void *mine, void (*act)(void *const *lanes))
+{
+    warp_state &warp = warps[current / WARP];
+    if (warp.arrived > 0 && warp.what != what) stop("meets lanes that are at another place:", what);
+    warp.what = what;
+    warp.lanes[current % WARP] = mine;
+    fiber &f = fibers[current];
+    f.meeting++;
+    if (++warp.arrived == WARP) {
+        act(warp.lanes);
+        warp.arrived = 0;
+        warp.meetings++;
+        return;
+    }
+    while (warp.meetings < f.meeting) give_way(what);
+}
+
+void emulated::wait_until(const char *where, const condition &awaited)
+{
+    fiber &f = fibers[current];
+    f.awaited = awaited;
+    while (!awaited.ready(awaited.what, awaited.detail)) give_way(where);
+    f.awaited = {};
+}
+
+unsigned emulated::thread() { return current; }
+
+bool emulated::land_late() { return order() >= FORWARD_LATE; }
+
+bool emulated::land_now() { return order() == RANDOM_LATE ? random_below(2) == 0 : !land_late(); }
+
+uint32_t emulated::random_below(unsigned limit)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(random_state >> 33) % limit;
+}
+
+char *emulated::shared(size_t *bytes)
+{
+    *bytes = shared_memory.size();
+    return shared_memory.data();
+}
 
 char *h3_shared_memory() { return shared_memory.data(); }
 
@@ -340,7 +370,7 @@ void h3_copy16(uint16_t *to, const uint16_t *from, bool valid)
 {
     if ((uintptr_t)to % 16 != 0 || (valid && (uintptr_t)from % 16 != 0)) stop("copies 16 bytes", "from or to an unaligned address");
     const copy16 copy = {to, from, valid};
-    if (copies_land_late()) fibers[current].groups.back().push_back(copy);
+    if (emulated::land_late()) fibers[current].groups.back().push_back(copy);
     else land(copy);
 }
 

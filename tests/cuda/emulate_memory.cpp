@@ -79,7 +79,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
 {
-    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : attribute == cudaDevAttrMultiProcessorCount ? 3 : 0;
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **out, size_t bytes)

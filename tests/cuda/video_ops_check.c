@@ -4,61 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/half.h"
 #include "base/log.h"
 #include "cudnn/sdpa.h"
 #include "media/video_kernels.h"
-#include "model/synth.h"
-#include "video_cuda.h"
-
-typedef struct both {
-    h3_tensor host, device;
-} both;
-
-static const h3_device *gpu;
-static const h3_video_ops *cpu_ops, *gpu_ops;
-
-/* A tensor of made-up values on both sides; zeros without a name. */
-static both make(const char *name, int32_t dtype, int32_t rank, const int64_t *shape, float amp)
-{
-    both b;
-    h3_tensor wide;
-    must(h3_tensor_new(&wide, H3_F32, rank, shape));
-    if (name != NULL) must(h3_synth_fill(&wide, 11, name, 0.0f, amp));
-    must(h3_tensor_new(&b.host, dtype, rank, shape));
-    if (dtype == H3_F16) must(cpu_ops->round(h3_device_cpu(), &b.host, &wide));
-    else memcpy(b.host.data, wide.data, h3_tensor_bytes(&wide));
-    must(h3_device_upload(&b.device, gpu, &b.host));
-    h3_tensor_free(&wide);
-    return b;
-}
-
-static void release(both *b)
-{
-    h3_tensor_free(&b->host);
-    h3_device_free(&b->device, gpu);
-}
-
-static float value(const h3_tensor *t, int64_t i) { return t->dtype == H3_F16 ? h3_f16_to_f32(((const uint16_t *)t->data)[i]) : ((const float *)t->data)[i]; }
-
-/* The GPU's result beside the CPU's: relative error over all elements, or "bytes differ" as an infinite one. */
-static double distance(const both *b, int bytes)
-{
-    h3_tensor got;
-    double difference = 0.0, norm = 0.0;
-    must(h3_device_download(&got, gpu, &b->device));
-    const int same = memcmp(got.data, b->host.data, h3_tensor_bytes(&got)) == 0;
-    for (int64_t i = 0; i < h3_tensor_count(&got); i++) {
-        const double d = (double)value(&got, i) - (double)value(&b->host, i);
-        difference += d * d;
-        norm += (double)value(&b->host, i) * (double)value(&b->host, i);
-    }
-    h3_tensor_free(&got);
-    if (bytes) return same ? 0.0 : INFINITY;
-    return sqrt(difference) / sqrt(norm);
-}
-
-static const char *type_name(int32_t dtype) { return dtype == H3_F16 ? "f16" : "f32"; }
+#include "video_both.h"
 
 static void check_linear(int32_t dtype, int64_t rows, int64_t channels, int64_t columns, int separate)
 {
@@ -309,6 +258,7 @@ void check_operations(const h3_device *device, const h3_video_ops *ops, int larg
         check_layers(TYPES[k], 1, 2, 1, 19, 108); /* more than a block holds of a row */
         check_planes(TYPES[k]);
     }
+    check_own_products(large);
     check_conv(1, 1, 12, 10, 3, 16, 3, 1, 1);
     check_conv(2, 3, 6, 8, 16, 20, 3, 1, 1);
     check_conv(1, 5, 8, 8, 12, 70, 3, 2, 2);

@@ -71,13 +71,38 @@ static double bytes_of(const h3_tensor *t) { return t->data == NULL ? 0.0 : (dou
 
 /* --- the operations, measured ---------------------------------------------------------------------------------------- */
 
-static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, int separate_bias)
+static void begin_product(const h3_tensor *x, const h3_tensor *weight, const char *with)
 {
     char name[64];
     const int64_t columns = weight->shape[0], channels = h3_tensor_count(weight) / columns;
-    snprintf(name, sizeof name, "product %lld to %lld", (long long)channels, (long long)columns);
+    snprintf(name, sizeof name, "product %lld to %lld%s", (long long)channels, (long long)columns, with);
     begin(name, 2.0 * (double)h3_tensor_count(x) * (double)columns, 0.0);
+}
+
+static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, int separate_bias)
+{
+    begin_product(x, weight, "");
     return end(profile.ops->linear(device, out, x, weight, bias, separate_bias));
+}
+
+static h3_status project_heads(const h3_device *device, h3_tensor *qkv, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, const h3_tensor *cosine,
+                               const h3_tensor *sine, float epsilon)
+{
+    begin_product(x, weight, ", rotated");
+    return end(profile.ops->project_heads(device, qkv, x, weight, bias, cosine, sine, epsilon));
+}
+
+static h3_status project_gated(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias)
+{
+    begin_product(x, weight, ", gated");
+    return end(profile.ops->project_gated(device, out, x, weight, bias));
+}
+
+static h3_status project_added(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *weight, const h3_tensor *bias,
+                               const h3_tensor *scale, const h3_tensor *norm, float epsilon)
+{
+    begin_product(branch, weight, ", added, normed");
+    return end(profile.ops->project_added(device, out, x, branch, weight, bias, scale, norm, epsilon));
 }
 
 static h3_status conv(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, const h3_video_conv *geometry)
@@ -110,24 +135,6 @@ static h3_status rms_norm(const h3_device *device, h3_tensor *out, const h3_tens
 {
     begin("rms norm", 0.0, bytes_of(out) + bytes_of(x));
     return end(profile.ops->rms_norm(device, out, x, weight, epsilon));
-}
-
-static h3_status rotate(const h3_device *device, h3_tensor *qkv, const h3_tensor *cosine, const h3_tensor *sine, float epsilon)
-{
-    begin("rotation", 0.0, 2.0 * bytes_of(qkv) * 2.0 / 3.0);
-    return end(profile.ops->rotate(device, qkv, cosine, sine, epsilon));
-}
-
-static h3_status swiglu(const h3_device *device, h3_tensor *out, const h3_tensor *x)
-{
-    begin("swiglu", 0.0, bytes_of(out) + bytes_of(x));
-    return end(profile.ops->swiglu(device, out, x));
-}
-
-static h3_status add_norm(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale, const h3_tensor *weight, float epsilon)
-{
-    begin("sum and rms norm", 0.0, bytes_of(out) + 2.0 * bytes_of(x) + bytes_of(branch));
-    return end(profile.ops->add_norm(device, out, x, branch, scale, weight, epsilon));
 }
 
 static h3_status layer_norm(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, float epsilon)
@@ -169,8 +176,8 @@ static h3_status to_rgb(const h3_device *device, unsigned char *out, const h3_te
 const h3_video_ops *video_profile_start(const h3_video_ops *ops, const h3_device *device)
 {
     static const h3_video_ops measured = {
-        .name = "measured", .linear = linear, .conv = conv, .attention = attention, .round = round_to_half, .embed = embed, .rms_norm = rms_norm, .rotate = rotate,
-        .swiglu = swiglu, .add_norm = add_norm, .layer_norm = layer_norm, .group_norm_silu = group_norm_silu, .add = add, .cut = cut, .join = join,
+        .name = "measured", .linear = linear, .conv = conv, .attention = attention, .round = round_to_half, .embed = embed, .rms_norm = rms_norm,
+        .project_heads = project_heads, .project_gated = project_gated, .project_added = project_added, .layer_norm = layer_norm, .group_norm_silu = group_norm_silu, .add = add, .cut = cut, .join = join,
         .to_rgb = to_rgb,
     };
     memset(&profile, 0, sizeof profile);

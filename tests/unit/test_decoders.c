@@ -276,6 +276,7 @@ static void decoders_are_known_by_content(void **state)
     assert_string_equal(json_text(video, "profile"), "fp32");
     assert_int_equal(json_int(cJSON_GetObjectItem(video, "tiling"), "tile"), 256);
     assert_null(cJSON_GetObjectItem(video, "attention")); /* a CPU has one only */
+    assert_null(cJSON_GetObjectItem(video, "products"));
     assert_string_equal(json_text(audio, "sha256"), sha256[2]);
     cJSON_Delete(identity);
     free(good);

@@ -79,11 +79,12 @@ static h3_status no_registers(const h3_device *device, h3_tensor *out, const h3_
     return h3_video_ops_cpu()->embed(device, out, tokens, &(h3_tensor){0});
 }
 
-static h3_status not_rotated(const h3_device *device, h3_tensor *qkv, const h3_tensor *cosine, const h3_tensor *sine, float epsilon)
+static h3_status not_rotated(const h3_device *device, h3_tensor *qkv, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, const h3_tensor *cosine,
+                             const h3_tensor *sine, float epsilon)
 {
     h3_tensor none;
     assert_good(h3_tensor_new(&none, H3_F32, 2, sine->shape));
-    h3_status status = h3_video_ops_cpu()->rotate(device, qkv, cosine, &none, epsilon);
+    h3_status status = h3_video_ops_cpu()->project_heads(device, qkv, x, weight, bias, cosine, &none, epsilon);
     h3_tensor_free(&none);
     return status;
 }
@@ -115,7 +116,7 @@ static void wrong_decoders_are_seen(void **state)
     ops[2].join = wrong_frame;
     ops[3].cut = wrong_tile;
     ops[4].embed = no_registers;
-    ops[5].rotate = not_rotated;
+    ops[5].project_heads = not_rotated;
     for (int i = 0; i < 6; i++) {
         const double error = error_with(&ops[i]);
         printf("# wrong decoder %d: error %.3g\n", i, error);

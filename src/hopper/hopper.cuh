@@ -1,0 +1,174 @@
+/*
+ * What Hopper GPUs (sm_90a) have for products: barriers in shared memory, boxes that a copy engine fetches, tensor-core steps of four warps whose operands
+ * lie in shared memory. Nothing here knows a problem.
+ *
+ * A tile in shared memory is rows of 64 halves (128 bytes), eight rows to 1024 bytes, and starts at a multiple of 1024. Its 16-byte piece p of row r lies where
+ * piece p ^ (r % 8) would: the order that a box with H3_TENSOR_MAP's swizzle arrives in and that a step reads.
+ *
+ * Tests run kernels on the host with other bodies for these functions (tests/cuda/emulate_hopper.cpp).
+ */
+#ifndef H3_HOPPER_CUH
+#define H3_HOPPER_CUH
+
+#ifdef H3_EMULATE
+#include "emulate_hopper.h" /* tests run the kernels on the host */
+
+#include "base/half.h"
+#else
+#include <cuda.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/* Architectures before it compile, and must not be started. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define H3_HOPPER_CODE 1
+#endif
+
+/* A kernel's shared memory, at 1024 bytes. */
+#define H3_SHARED_1024 extern __shared__ __align__(1024) unsigned char shared[];
+
+typedef uint64_t h3_barrier; /* in shared memory */
+
+__device__ __forceinline__ uint32_t h3_shared_address(const void *place) { return (uint32_t)__cvta_generic_to_shared(place); }
+
+#ifdef H3_HOPPER_CODE
+/* --- barriers: a phase ends when `arrivals` threads have arrived and all expected bytes have landed ------------------- */
+
+__device__ __forceinline__ void h3_barrier_set(h3_barrier *barrier, unsigned arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(h3_shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+/* After the last h3_barrier_set, by the thread that did it, before __syncthreads. */
+__device__ __forceinline__ void h3_barriers_are_set() { asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory"); }
+
+__device__ __forceinline__ void h3_barrier_arrive(h3_barrier *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(h3_shared_address(barrier)) : "memory");
+}
+
+/* Arrives, and makes the phase wait for so many bytes besides. */
+__device__ __forceinline__ void h3_barrier_expect(h3_barrier *barrier, unsigned bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(h3_shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+/* Until the phase of that parity has ended; parity 1 of a barrier that was just set counts as ended. */
+__device__ __forceinline__ void h3_barrier_wait(h3_barrier *barrier, unsigned parity)
+{
+    uint32_t ended = 0;
+    while (!ended)
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(ended)
+                     : "r"(h3_shared_address(barrier)), "r"(parity)
+                     : "memory");
+}
+
+/* --- copies to shared memory, whose bytes count at `barrier` ---------------------------------------------------------- */
+
+/* The box of `map` whose first element is (column, row); zeros beyond the tensor. */
+__device__ __forceinline__ void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+                 :
+                 : "r"(h3_shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(h3_shared_address(barrier))
+                 : "memory");
+}
+
+/* Bytes in a row; both ends and the count at multiples of 16. */
+__device__ __forceinline__ void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :
+                 : "r"(h3_shared_address(to)), "l"(from), "r"(bytes), "r"(h3_shared_address(barrier))
+                 : "memory");
+}
+
+/* --- steps of the tensor core, by the four warps of a group ----------------------------------------------------------- */
+
+/* What a step reads at `tile`, a place that is a whole number of 1024 bytes behind a tile's start; + 2 k for the k-th 16 columns. */
+__device__ __forceinline__ uint64_t h3_operand(const void *tile)
+{
+    const uint64_t between_eight_rows = 1024, swizzle_128_bytes = 1;
+    return (uint64_t)(h3_shared_address(tile) >> 4 & 0x3fff) | 1ull << 16 | between_eight_rows >> 4 << 32 | swizzle_128_bytes << 62;
+}
+
+/* Before the first step after the accumulators were touched. */
+__device__ __forceinline__ void h3_steps_begin() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
+
+/* Accumulators are read or written between two sets of steps: keeps the compiler from doing that earlier or later. */
+__device__ __forceinline__ void h3_steps_keep(float (&d)[128])
+{
+#pragma unroll
+    for (int i = 0; i < 128; i++) asm volatile("" : "+f"(d[i]) : : "memory");
+}
+
+__device__ __forceinline__ void h3_steps_close() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
+
+/* Waits for all but the N groups of steps closed last. */
+template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory"); }
+
+#define H3_TEN(at) "%" #at "0, %" #at "1, %" #at "2, %" #at "3, %" #at "4, %" #at "5, %" #at "6, %" #at "7, %" #at "8, %" #at "9"
+#define H3_D1(i) "+f"(d[i])
+#define H3_D4(i) H3_D1(i), H3_D1(i + 1), H3_D1(i + 2), H3_D1(i + 3)
+#define H3_D16(i) H3_D4(i), H3_D4(i + 4), H3_D4(i + 8), H3_D4(i + 12)
+#define H3_D64(i) H3_D16(i), H3_D16(i + 16), H3_D16(i + 32), H3_D16(i + 48)
+
+/*
+ * d [64][256] = a [64][16] b [256][16]^T, + d with `add`; halves, FP32 accumulators, one k16 step. Lane l of warp w of the group holds rows 16 w + l / 4 in
+ * d[4 j] and d[4 j + 1], that + 8 in d[4 j + 2] and d[4 j + 3], columns 8 j + 2 (l % 4) + {0, 1}.
+ */
+__device__ __forceinline__ void h3_step_half(float (&d)[128], uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, %130, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, " H3_TEN(1) ", " H3_TEN(2) ", " H3_TEN(3) ", " H3_TEN(4) ", " H3_TEN(5) ", " H3_TEN(6) ", "
+                 H3_TEN(7) ", " H3_TEN(8) ", " H3_TEN(9) ", " H3_TEN(10) ", " H3_TEN(11) ", "
+                 "%120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, p, 1, 1, 0, 0;\n\t}"
+                 : H3_D64(0), H3_D64(64)
+                 : "l"(a), "l"(b), "r"(add)
+                 : "memory");
+}
+
+#undef H3_TEN
+#undef H3_D1
+#undef H3_D4
+#undef H3_D16
+#undef H3_D64
+
+/* --- fragments and registers ------------------------------------------------------------------------------------------ */
+
+/* Four 8 x 8 matrices of halves into shared memory; lane l names row l % 8 of matrix l / 8 and holds, of each, row l / 4, columns 2 (l % 4) + {0, 1}. */
+__device__ __forceinline__ void h3_store_matrices(uint16_t *row, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(h3_shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+/* How many registers each thread of this group of four warps has from now on. */
+template <int N> __device__ __forceinline__ void h3_registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N)); }
+template <int N> __device__ __forceinline__ void h3_registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(N)); }
+#endif
+#endif
+
+#define H3_DEVICE static __device__ __forceinline__
+
+/* --- half precision, two in a word ------------------------------------------------------------------------------------ */
+
+#ifdef H3_EMULATE
+H3_DEVICE uint32_t h3_half_pair(float low, float high) { return h3_f32_to_f16(low) | (uint32_t)h3_f32_to_f16(high) << 16; }
+H3_DEVICE float h3_half_low(uint32_t pair) { return h3_f16_to_f32((uint16_t)pair); }
+#else
+H3_DEVICE uint32_t h3_half_pair(float low, float high)
+{
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *(const uint32_t *)&pair;
+}
+H3_DEVICE float h3_half_low(uint32_t pair) { return __half2float(__ushort_as_half((unsigned short)pair)); }
+#endif
+H3_DEVICE float h3_half_high(uint32_t pair) { return h3_half_low(pair >> 16); }
+
+#endif

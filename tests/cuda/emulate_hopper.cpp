@@ -1,0 +1,328 @@
+/*
+ * Hopper's instructions on the emulated GPU: barriers that count bytes, boxes, steps of the tensor core that read shared memory by descriptor.
+ *
+ * Asynchronous work is done when it is issued, or (H3_EMULATE_ORDER) as late as it may be: some copies land when they are issued, the others when no thread can run without
+ * them, in any order; steps are multiplied when they are waited for. So a place that is filled again too early, or read without a wait, gives other values. Addresses and descriptors are those of the
+ * hardware, with shared memory at 0: bits 4 to 6 of an address are turned by bits 7 to 9.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "base/half.h"
+#include "h3/operator.h"
+
+#include "emulate_failure.h"
+#include "emulate_hopper.h"
+#include "emulate_threads.h"
+
+using emulated::stop;
+using emulated::WARP;
+
+namespace {
+
+/* --- shared memory ---------------------------------------------------------------------------------------------------- */
+
+size_t offset_of(const void *place, size_t bytes, size_t alignment)
+{
+    size_t size;
+    const char *base = emulated::shared(&size), *at = static_cast<const char *>(place);
+    if (at < base || at + bytes > base + size || (size_t)(at - base) % alignment != 0) stop("uses a place outside shared memory or unaligned", "");
+    return (size_t)(at - base);
+}
+
+char *place_at(size_t offset, size_t bytes)
+{
+    size_t size;
+    char *base = emulated::shared(&size);
+    if (offset + bytes > size) stop("reads beyond shared memory", "");
+    return base + offset;
+}
+
+size_t turned(size_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
+
+/* --- barriers --------------------------------------------------------------------------------------------------------- */
+
+struct barrier_state {
+    uint64_t arrivals : 10, missing : 10, bytes : 40, parity : 1, set : 1;
+};
+static_assert(sizeof(barrier_state) == sizeof(h3_barrier), "a barrier's size");
+
+barrier_state *state_of(h3_barrier *barrier)
+{
+    offset_of(barrier, sizeof *barrier, sizeof *barrier);
+    barrier_state *state = reinterpret_cast<barrier_state *>(barrier);
+    if (!state->set || state->arrivals == 0 || state->arrivals == 1023) stop("uses a barrier that is not set", "");
+    return state;
+}
+
+void advance(barrier_state *state)
+{
+    if (state->missing > 0 || state->bytes > 0) return;
+    state->parity ^= 1u;
+    state->missing = state->arrivals;
+}
+
+void arrive(h3_barrier *barrier, unsigned bytes)
+{
+    barrier_state *state = state_of(barrier);
+    if (state->missing == 0) stop("arrives once too often at a barrier", "");
+    state->bytes += bytes;
+    state->missing--;
+    advance(state);
+}
+
+bool has_ended(const void *barrier, unsigned parity) { return state_of(static_cast<h3_barrier *>(const_cast<void *>(barrier)))->parity != parity; }
+
+/* --- copies ----------------------------------------------------------------------------------------------------------- */
+
+/* What a map holds; its 128 bytes are the driver's own affair. */
+struct map_fields {
+    const uint16_t *data;
+    int64_t rows, columns;
+    uint32_t box_rows;
+    uint32_t magic;
+};
+constexpr uint32_t MAGIC = 0x683374;
+
+struct copy {
+    h3_barrier *barrier;
+    char *to;
+    const char *from; /* of bytes in a row; NULL for a box */
+    size_t bytes;
+    map_fields map;
+    int64_t column, row;
+};
+std::vector<copy> copies; /* on their way */
+
+void land_box(const copy &c)
+{
+    const size_t base = offset_of(c.to, c.bytes, 1024);
+    for (int64_t r = 0; r < c.map.box_rows; r++)
+        for (int64_t i = 0; i < 64; i++) {
+            const int64_t row = c.row + r, column = c.column + i;
+            const bool there = row >= 0 && row < c.map.rows && column >= 0 && column < c.map.columns;
+            const uint16_t value = there ? c.map.data[row * c.map.columns + column] : (uint16_t)0;
+            memcpy(place_at(turned(base + (size_t)(r * 128 + i * 2)), 2), &value, 2);
+        }
+}
+
+void land(const copy &c)
+{
+    if (c.from == nullptr) land_box(c);
+    else memcpy(c.to, c.from, c.bytes);
+    barrier_state *state = state_of(c.barrier);
+    if (state->bytes < c.bytes) stop("copies more bytes than a barrier expects", "");
+    state->bytes -= c.bytes;
+    advance(state);
+}
+
+void issue(const copy &c)
+{
+    if (emulated::land_now()) land(c);
+    else copies.push_back(c);
+}
+
+/* --- steps ------------------------------------------------------------------------------------------------------------ */
+
+struct step {
+    float *lanes[WARP];
+    uint64_t a, b;
+    bool add;
+    unsigned row; /* of the 64 that this warp has */
+};
+struct warp_steps {
+    std::vector<std::vector<step>> groups; /* the last one is open */
+    bool begun = false;
+};
+std::vector<warp_steps> warps;
+
+/* Halves [rows][16] that a descriptor names, from `row`. */
+void read_operand(std::vector<float> &out, uint64_t descriptor, unsigned row, unsigned rows)
+{
+    const size_t start = (size_t)(descriptor & 0x3fff) << 4, eight = (size_t)(descriptor >> 32 & 0x3fff) << 4;
+    if (descriptor >> 61 != 2 || eight != 1024) stop("multiplies with a descriptor that is not one of swizzled tiles", "");
+    out.resize((size_t)rows * 16);
+    for (unsigned r = 0; r < rows; r++)
+        for (unsigned k = 0; k < 16; k++) {
+            uint16_t value;
+            memcpy(&value, place_at(turned(start + (row + r) / 8 * eight + (row + r) % 8 * 128 + k * 2), 2), 2);
+            out[r * 16 + k] = h3_f16_to_f32(value);
+        }
+}
+
+void multiply(const step &s)
+{
+    std::vector<float> a, b;
+    read_operand(a, s.a, s.row, 16);
+    read_operand(b, s.b, 0, 256);
+    for (unsigned lane = 0; lane < WARP; lane++)
+        for (unsigned i = 0; i < 128; i++) {
+            const float *left = &a[(lane / 4 + i % 4 / 2 * 8) * 16], *right = &b[(i / 4 * 8 + lane % 4 * 2 + i % 2) * 16];
+            double sum = s.add ? s.lanes[lane][i] : 0.0;
+            for (unsigned k = 0; k < 16; k++) sum += (double)left[k] * (double)right[k];
+            s.lanes[lane][i] = (float)sum;
+        }
+}
+
+warp_steps &own() { return warps[emulated::thread() / WARP]; }
+
+struct asked {
+    float *d;
+    uint64_t a, b;
+    bool add;
+};
+
+void act_step(void *const *lanes)
+{
+    const asked *first = static_cast<asked *>(lanes[0]);
+    step s = {{}, first->a, first->b, first->add, emulated::thread() / WARP % 4 * 16};
+    for (unsigned i = 0; i < WARP; i++) {
+        const asked *mine = static_cast<asked *>(lanes[i]);
+        if (mine->a != s.a || mine->b != s.b || mine->add != s.add) stop("multiplies other tiles in one lane than in another", "");
+        s.lanes[i] = mine->d;
+    }
+    if (!own().begun) stop("multiplies before h3_steps_begin", "");
+    own().groups.back().push_back(s);
+    if (!emulated::land_late()) multiply(s), own().groups.back().pop_back();
+}
+
+void act_begin(void *const *) { own().begun = true; }
+
+void act_close(void *const *)
+{
+    own().begun = false;
+    own().groups.push_back({});
+}
+
+void act_wait(void *const *lanes)
+{
+    const size_t kept = (size_t)*static_cast<int *>(lanes[0]);
+    auto &groups = own().groups;
+    while (groups.size() - 1 > kept) {
+        for (const step &s : groups.front()) multiply(s);
+        groups.erase(groups.begin());
+    }
+}
+
+struct fragment {
+    uint16_t *row;
+    const uint32_t *r;
+};
+
+void act_store(void *const *lanes)
+{
+    for (unsigned matrix = 0; matrix < 4; matrix++)
+        for (unsigned line = 0; line < 8; line++) {
+            uint16_t *row = static_cast<fragment *>(lanes[matrix * 8 + line])->row;
+            offset_of(row, 16, 16);
+            for (unsigned i = 0; i < 4; i++) memcpy(row + 2 * i, &static_cast<fragment *>(lanes[line * 4 + i])->r[matrix], 4);
+        }
+}
+
+/* --- a block ---------------------------------------------------------------------------------------------------------- */
+
+void start(unsigned threads)
+{
+    copies.clear();
+    warps.assign(threads / WARP, warp_steps());
+    for (warp_steps &w : warps) w.groups.assign(1, {});
+}
+
+bool land_one()
+{
+    if (copies.empty()) return false;
+    const size_t chosen = emulated::random_below((unsigned)copies.size());
+    const copy c = copies[chosen];
+    copies.erase(copies.begin() + (ptrdiff_t)chosen);
+    land(c);
+    return true;
+}
+
+void end(unsigned thread)
+{
+    for (const auto &group : warps[thread / WARP].groups)
+        if (!group.empty()) stop("ends with steps under way,", "it must wait for them");
+}
+
+const emulated::part part = {start, land_one, end};
+const bool known = (emulated::hopper = &part, true);
+
+CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank, void *data, const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
+                const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill)
+{
+    const bool taken = type == CU_TENSOR_MAP_DATA_TYPE_UINT16 && rank == 2 && (uintptr_t)data % 16 == 0 && strides[0] % 16 == 0 && strides[0] == 2 * sizes[0] && box[0] == 64 &&
+                       box[1] >= 1 && box[1] <= 256 && steps[0] == 1 && steps[1] == 1 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
+                       fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && sizes[0] >= 1 && sizes[1] >= 1 && sizes[0] < (cuuint64_t)1 << 32 && sizes[1] < (cuuint64_t)1 << 32;
+    if (!taken) return CUDA_ERROR_INVALID_VALUE;
+    const map_fields fields = {static_cast<const uint16_t *>(data), (int64_t)sizes[1], (int64_t)sizes[0], box[1], MAGIC};
+    static_assert(sizeof fields <= sizeof *out, "a map's size");
+    memcpy(out, &fields, sizeof fields);
+    return CUDA_SUCCESS;
+}
+
+} // namespace
+
+/* --- instructions ----------------------------------------------------------------------------------------------------- */
+
+void h3_barrier_set(h3_barrier *barrier, unsigned arrivals)
+{
+    offset_of(barrier, sizeof *barrier, sizeof *barrier);
+    const barrier_state state = {arrivals, arrivals, 0, 0, 1};
+    memcpy(barrier, &state, sizeof state);
+}
+
+void h3_barrier_arrive(h3_barrier *barrier) { arrive(barrier, 0); }
+void h3_barrier_expect(h3_barrier *barrier, unsigned bytes) { arrive(barrier, bytes); }
+void h3_barrier_wait(h3_barrier *barrier, unsigned parity) { emulated::wait_until("a barrier of the copies", {has_ended, barrier, parity}); }
+
+void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier)
+{
+    copy c = {barrier, static_cast<char *>(to), nullptr, 0, {}, column, row};
+    memcpy(&c.map, map, sizeof c.map);
+    if (c.map.magic != MAGIC) stop("loads a box of no tensor map", "");
+    c.bytes = (size_t)c.map.box_rows * 128;
+    offset_of(to, c.bytes, 1024);
+    issue(c);
+}
+
+void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barrier)
+{
+    if ((uintptr_t)from % 16 != 0 || bytes % 16 != 0) stop("copies bytes that are not whole 16s", "");
+    offset_of(to, bytes, 16);
+    issue({barrier, static_cast<char *>(to), static_cast<const char *>(from), bytes, {}, 0, 0});
+}
+
+uint64_t h3_operand(const void *tile) { return (uint64_t)offset_of(tile, 1024, 1024) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+
+void h3_steps_begin() { emulated::meet("wgmma.fence", nullptr, act_begin); }
+
+void h3_step_half(float (&d)[128], uint64_t a, uint64_t b, int add)
+{
+    asked mine = {d, a, b, add != 0};
+    emulated::meet("wgmma", &mine, act_step);
+}
+
+void h3_steps_close() { emulated::meet("wgmma.commit_group", nullptr, act_close); }
+void h3_steps_wait_for(int groups) { emulated::meet("wgmma.wait_group", &groups, act_wait); }
+
+void h3_store_matrices(uint16_t *row, const uint32_t (&r)[4])
+{
+    fragment mine = {row, r};
+    emulated::meet("stmatrix", &mine, act_store);
+}
+
+extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned, unsigned long long, cudaDriverEntryPointQueryResult *result)
+{
+    *out = nullptr;
+    *result = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t code = h3_emulated_cuda("cudaGetDriverEntryPointByVersion");
+    if (code != cudaSuccess) return code;
+    if (strcmp(symbol, "cuTensorMapEncodeTiled") != 0) return cudaSuccess;
+    *out = (void *)encode;
+    *result = cudaDriverEntryPointSuccess;
+    return cudaSuccess;
+}

@@ -1,0 +1,37 @@
+/* The instructions of src/hopper/hopper.cuh on the emulated GPU. */
+#ifndef H3_TESTS_CUDA_EMULATE_HOPPER_H
+#define H3_TESTS_CUDA_EMULATE_HOPPER_H
+
+#include <cuda.h>
+
+#include "emulate_provider.h"
+
+#define H3_HOPPER_CODE 1
+#undef __grid_constant__
+#define __grid_constant__
+#define H3_SHARED_1024 char *shared = h3_shared_memory();
+
+typedef uint64_t h3_barrier;
+
+void h3_barrier_set(h3_barrier *barrier, unsigned arrivals);
+inline void h3_barriers_are_set() {}
+void h3_barrier_arrive(h3_barrier *barrier);
+void h3_barrier_expect(h3_barrier *barrier, unsigned bytes);
+void h3_barrier_wait(h3_barrier *barrier, unsigned parity);
+
+void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier);
+void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barrier);
+
+uint64_t h3_operand(const void *tile);
+void h3_steps_begin();
+inline void h3_steps_keep(float (&)[128]) {}
+void h3_step_half(float (&d)[128], uint64_t a, uint64_t b, int add);
+void h3_steps_close();
+void h3_steps_wait_for(int groups);
+template <int N> inline void h3_steps_wait() { h3_steps_wait_for(N); }
+
+void h3_store_matrices(uint16_t *row, const uint32_t (&r)[4]);
+template <int N> inline void h3_registers_fewer() { static_assert(N >= 24 && N <= 128 && N % 8 == 0, "setmaxnreg"); }
+template <int N> inline void h3_registers_more() { static_assert(N >= 128 && N <= 256 && N % 8 == 0, "setmaxnreg"); }
+
+#endif

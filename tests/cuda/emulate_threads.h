@@ -1,0 +1,42 @@
+/* What parts of the emulated GPU that bring instructions of their own know of its threads (emulate.cpp). */
+#ifndef H3_TESTS_CUDA_EMULATE_THREADS_H
+#define H3_TESTS_CUDA_EMULATE_THREADS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace emulated {
+
+constexpr unsigned WARP = 32;
+
+/* Ends the run: which kernel, block and thread, and what it did wrong. */
+[[noreturn]] void stop(const char *problem, const char *detail);
+
+/* All lanes of the warp bring `mine`; the last one to come runs `act` for all. */
+void meet(const char *what, void *mine, void (*act)(void *const *lanes));
+
+/* This thread does not go on before `ready` says so. */
+struct condition {
+    bool (*ready)(const void *what, unsigned detail);
+    const void *what;
+    unsigned detail;
+};
+void wait_until(const char *where, const condition &awaited);
+
+unsigned thread();  /* which of the block runs */
+bool land_late();   /* whether asynchronous work is done as late as can be, */
+bool land_now();    /* and whether this copy lands as soon as it is issued: where threads take turns at random, some do */
+uint32_t random_below(unsigned limit);
+char *shared(size_t *bytes);
+
+/* What such a part does at three occasions; NULL without it. */
+struct part {
+    void (*start)(unsigned threads); /* a block starts */
+    bool (*land)();                  /* nothing can run: whether something that was on its way has landed now */
+    void (*end)(unsigned thread);    /* a thread ends: stops the run when something that it should have waited for is under way */
+};
+extern const part *hopper;
+
+} // namespace emulated
+
+#endif

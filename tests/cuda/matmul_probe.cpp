@@ -1,0 +1,134 @@
+/*
+ * Our products for Hopper GPUs (src/media/video_matmul.cu) on the emulated GPU, without the rest of the project: each kind and some shapes beside plain loops and beside the
+ * kernels that do afterwards what a writer does; equal bytes or exit 1 with a line. The emulated tensor core sums 16 products and the accumulator in double.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "base/half.h"
+#include "h3/operator.h"
+#include "media/video_kernels.h"
+
+namespace {
+
+typedef std::vector<uint16_t> halves;
+
+/* As on a GPU: `data` lies in its memory. */
+template <class T> struct on_device {
+    T *data;
+    size_t count;
+    explicit on_device(const std::vector<T> &from) : count(from.size())
+    {
+        void *memory;
+        if (cudaMalloc(&memory, count * sizeof(T)) != cudaSuccess || cudaMemcpy(memory, from.data(), count * sizeof(T), cudaMemcpyHostToDevice) != cudaSuccess) abort();
+        data = static_cast<T *>(memory);
+    }
+    on_device(const on_device &) = delete;
+    ~on_device() { cudaFree(data); }
+    std::vector<T> host() const
+    {
+        std::vector<T> out(count);
+        if (cudaMemcpy(out.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost) != cudaSuccess) abort();
+        return out;
+    }
+};
+
+uint32_t state = 1;
+float made()
+{
+    state = state * 1664525u + 1013904223u;
+    return (float)((int32_t)(state >> 8) % 2048) / 1024.0f - 1.0f;
+}
+
+halves made_halves(size_t count)
+{
+    halves out(count);
+    for (uint16_t &value : out) value = h3_f32_to_f16(made());
+    return out;
+}
+
+halves multiplied(const halves &x, const halves &weight, const halves &bias, int64_t rows, int64_t channels, int64_t columns)
+{
+    halves out((size_t)(rows * columns));
+    std::vector<float> left(x.size()), right(weight.size());
+    for (size_t i = 0; i < x.size(); i++) left[i] = h3_f16_to_f32(x[i]);
+    for (size_t i = 0; i < weight.size(); i++) right[i] = h3_f16_to_f32(weight[i]);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t column = 0; column < columns; column++) {
+            float sum = 0.0f;
+            for (int64_t k = 0; k < channels; k += 16) {
+                double exact = sum;
+                for (int64_t i = k; i < k + 16; i++) exact += (double)left[(size_t)(row * channels + i)] * (double)right[(size_t)(column * channels + i)];
+                sum = (float)exact;
+            }
+            out[(size_t)(row * columns + column)] = h3_f32_to_f16(sum + h3_f16_to_f32(bias[(size_t)column]));
+        }
+    return out;
+}
+
+/* The residual stream: + the product * scale. */
+int check_added(int64_t rows, int64_t channels, int64_t columns)
+{
+    const halves x = made_halves((size_t)(rows * channels)), weight = made_halves((size_t)(columns * channels)), bias = made_halves((size_t)columns);
+    const halves product = multiplied(x, weight, bias, rows, channels, columns);
+    std::vector<float> stream(product.size()), scale((size_t)columns), wanted;
+    for (float &value : stream) value = made();
+    for (float &value : scale) value = made();
+    for (size_t i = 0; i < product.size(); i++) {
+        const float scaled = h3_f16_to_f32(product[i]) * scale[i % (size_t)columns];
+        wanted.push_back(stream[i] + scaled);
+    }
+    const on_device<uint16_t> dx(x), dweight(weight), dbias(bias);
+    const on_device<float> dstream(stream), dscale(scale);
+    h3_video_matmul m = {};
+    m.kind = H3_VIDEO_MATMUL_ADDED, m.x = dx.data, m.weight = dweight.data, m.bias = dbias.data, m.out = dstream.data, m.scale = dscale.data;
+    m.rows = rows, m.channels = channels, m.columns = columns;
+    const int code = h3_video_matmul_fits(&m) ? h3_video_start_matmul(nullptr, &m) : -1;
+    const std::vector<float> got = dstream.host();
+    const bool good = code == 0 && memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
+    printf("%s added %lld x %lld to %lld: code %d, bytes%s equal\n", good ? "ok" : "not ok", (long long)rows, (long long)channels, (long long)columns, code, good ? "" : " not");
+    return !good;
+}
+
+int check(int kind, int64_t rows, int64_t channels, int64_t columns, int64_t tokens)
+{
+    static const char *const NAMES[] = {"plain", "gated", "heads"};
+    const int64_t heads = columns / 192;
+    const halves x = made_halves((size_t)(rows * channels)), weight = made_halves((size_t)(columns * channels)), bias = made_halves((size_t)columns);
+    std::vector<float> angles((size_t)(tokens * 24));
+    for (float &angle : angles) angle = h3_round_f16(made());
+    const on_device<uint16_t> dx(x), dweight(weight), dbias(bias), product(multiplied(x, weight, bias, rows, channels, columns));
+    const on_device<uint16_t> out(halves(product.count / (kind == H3_VIDEO_MATMUL_GATED ? 2 : 1), 0x7fff)), gated(halves(kind == H3_VIDEO_MATMUL_GATED ? out.count : 1));
+    const on_device<float> cosine(angles), sine(std::vector<float>(angles.rbegin(), angles.rend()));
+    h3_video_matmul m = {};
+    m.kind = kind, m.epsilon = 1e-5f, m.x = dx.data, m.weight = dweight.data, m.bias = dbias.data, m.out = out.data;
+    m.rows = rows, m.channels = channels, m.columns = columns, m.tokens = tokens, m.heads = heads, m.cosine = cosine.data, m.sine = sine.data;
+    int code = h3_video_matmul_fits(&m) ? h3_video_start_matmul(nullptr, &m) : -1;
+    if (code == 0 && kind == H3_VIDEO_MATMUL_GATED) code = h3_video_start_swiglu(nullptr, gated.data, product.data, 1, rows, columns / 2);
+    if (code == 0 && kind == H3_VIDEO_MATMUL_HEADS) code = h3_video_start_rotate(nullptr, product.data, cosine.data, sine.data, 1, rows, tokens, heads, 64, 24, m.epsilon);
+    const halves got = out.host(), wanted = kind == H3_VIDEO_MATMUL_GATED ? gated.host() : product.host();
+    size_t wrong = 0;
+    for (size_t i = 0; i < got.size(); i++) wrong += got[i] != wanted[i];
+    printf("%s %s %lld x %lld to %lld: code %d, %zu of %zu halves differ\n", code == 0 && wrong == 0 ? "ok" : "not ok", NAMES[kind], (long long)rows, (long long)channels,
+           (long long)columns, code, wrong, got.size());
+    return code != 0 || wrong != 0;
+}
+
+} // namespace
+
+int main()
+{
+    int failed = 0;
+    failed += check(H3_VIDEO_MATMUL_PLAIN, 262, 192, 256, 1);  /* rows that end within a tile */
+    failed += check(H3_VIDEO_MATMUL_PLAIN, 3, 64, 512, 1);     /* one stage a tile */
+    failed += check(H3_VIDEO_MATMUL_PLAIN, 2304, 64, 1024, 1); /* more rows of tiles than are neighbours in time, and tiles than stages */
+    failed += check(H3_VIDEO_MATMUL_GATED, 134, 128, 768, 1);
+    failed += check(H3_VIDEO_MATMUL_HEADS, 400, 256, 768, 43);
+    failed += check_added(278, 192, 512);
+    return failed != 0;
+}
