@@ -1,4 +1,5 @@
 /* A video with sound for people, made from the evidence of a generated seed. The one program that links FFmpeg; nothing reads what it writes. */
+#include <math.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,17 @@ static h3_status fill_movie(h3_movie *movie, source *from)
     return h3_movie_finish(movie, comment);
 }
 
+/* Decoders clamp to [-1, 1]. A little more can be heard, and is shown; what is far beyond no encoder takes. */
+static h3_status check_loudness(const h3_sound *sound, const char *path)
+{
+    static const float loudest = 1000;
+    for (int64_t i = 0; i < sound->channels * sound->frames; i++)
+        if (isfinite(sound->samples[i]) && fabsf(sound->samples[i]) > loudest)
+            return h3_error(H3_INTEGRITY, "%s: sample %lld of channel %lld is %.3g, and sound lies in [-1, 1]; the file is damaged, generate it again", path,
+                            (long long)(i % sound->frames), (long long)(i / sound->frames), (double)sound->samples[i]);
+    return H3_OK;
+}
+
 static h3_status open_source(source *from, const char *evidence)
 {
     char path[H3_PATH_MAX];
@@ -95,6 +107,7 @@ static h3_status open_source(source *from, const char *evidence)
     h3_picture_free(&first);
     H3_TRY(h3_path(path, "%s/audio.wav", evidence));
     H3_TRY(h3_wav_read(&from->sound, path));
+    H3_TRY(check_loudness(&from->sound, path));
     from->hash = EVP_MD_CTX_new();
     if (from->hash == NULL || EVP_DigestInit_ex(from->hash, EVP_sha256(), NULL) != 1) return h3_error(H3_ENVIRONMENT, "cannot hash frames; no memory?");
     return H3_OK;
