@@ -7,7 +7,8 @@
 #   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only, but for what ALSO_KIND_DEVICE names
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
-#   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so, libpoison.so: what tests/cuda/run_all.sh runs on a GPU
+#   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so, libpoison.so: what tests/cuda/run_all.sh runs on a GPU;
+#                                libpoison.so is built, and looked at, wherever the headers of CUDA are
 #   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
 #   tests/cuda/hand_off_probe.c  build/tests/hand_off_probe, on an emulated GPU and NCCL (where their headers are)
 #   bench/X.c                    build/bench/X
@@ -158,6 +159,7 @@ HAND_OFF_SOURCES := tests/cuda/hand_off_probe.c $(wildcard src/dist/*.c) $(wildc
 HAND_OFF_GPU := tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,memory.cpp stream.cpp failure.cpp nccl.cpp)
 HAND_OFF_KERNELS := $(wildcard src/graph/device*.cu)
 HAND_OFF_PROBE := $(if $(and $(CUDA_HEADERS),$(NCCL_HEADERS),$(wildcard tests/cuda/hand_off_probe.c)),$(BUILD)/tests/hand_off_probe)
+POISON := $(if $(EMULATE_CUDA),,$(if $(and $(CUDA_HEADERS),$(CUBLAS_LIBS),$(wildcard tests/cuda/poison.c)),$(BUILD)/tests/libpoison.so))
 AUDIO_CUDA_SOURCES := tests/cuda/audio_cuda.c tests/unit/golden.c
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
@@ -198,7 +200,7 @@ all: config programs kernels
 programs: need-build $(BUILD)/libh3.a $(PROGRAMS)
 kernels: need-build $(KERNELS)
 candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS))
-tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE)
+tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE) $(POISON)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
 cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda audio_cuda video_cuda attention_cudnn libinject.so libpoison.so)
