@@ -7,7 +7,8 @@
 #   kernels/KIND/DEVICE/*.c *.cu lib/h3/libh3_KIND_DEVICE.so; sees include/ only, but for what ALSO_KIND_DEVICE names
 #   tests/unit/test_X.c          build/tests/test_X; any other tests/unit/*.c is linked into every test
 #   tests/mpi/X.c                build/tests/X, programs that tests/system/*.sh start under mpirun
-#   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so, libpoison.so: what tests/cuda/run_all.sh runs on a GPU
+#   tests/cuda/*                 build/tests/golden_cuda, nodes_cuda, libinject.so, libpoison.so: what tests/cuda/run_all.sh runs on a GPU;
+#                                libpoison.so is built, and looked at, wherever the headers of CUDA are
 #   tests/candidates/X.c         build/tests/libX.so, operator libraries that are wrong on purpose
 #   tests/cuda/hand_off_probe.c  build/tests/hand_off_probe, on an emulated GPU and NCCL (where their headers are)
 #   tests/cuda/matmul_probe.cpp  build/tests/matmul_probe, on an emulated GPU (where CUDA's headers are)
@@ -164,6 +165,7 @@ HOPPER_SOURCES := $(wildcard src/hopper/*.c)
 HOPPER_GPU := $(wildcard tests/cuda/matmul_probe.cpp) tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,hopper.cpp memory.cpp stream.cpp failure.cpp nccl.cpp)
 HOPPER_KERNELS := $(wildcard src/media/video_matmul.cu src/media/video_layers.cu)
 HOPPER_PROBE := $(if $(and $(CUDA_HEADERS),$(wildcard tests/cuda/matmul_probe.cpp)),$(BUILD)/tests/matmul_probe)
+POISON := $(if $(EMULATE_CUDA),,$(if $(and $(CUDA_HEADERS),$(CUBLAS_LIBS),$(wildcard tests/cuda/poison.c)),$(BUILD)/tests/libpoison.so))
 AUDIO_CUDA_SOURCES := tests/cuda/audio_cuda.c tests/unit/golden.c
 CUDA_SOURCES := $(sort $(foreach d,kernels src,$(wildcard $d/*.cu $d/*/*.cu $d/*/*/*.cu $d/*/*/*/*.cu)))
 KERNEL_FOLDERS := $(sort $(patsubst %/,%,$(dir $(wildcard kernels/*/*/*.c kernels/*/*/*.cu))))
@@ -204,7 +206,7 @@ all: config programs kernels
 programs: need-build $(BUILD)/libh3.a $(PROGRAMS)
 kernels: need-build $(KERNELS)
 candidate: $(filter %/libh3_candidate_cpu.so %/libh3_candidate_cuda.so,$(KERNELS))
-tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE) $(HOPPER_PROBE)
+tests: need-check $(UNIT_TESTS) $(PROBES) $(WRONG) $(patsubst tests/cuda/%.c,$(BUILD)/tests/%,$(wildcard tests/cuda/golden_cuda.c)) $(SDPA_PLANS) $(HAND_OFF_PROBE) $(HOPPER_PROBE) $(POISON)
 check-build: programs kernels tests
 bench-build: programs kernels $(BENCHES)
 cuda-tests: programs kernels $(patsubst %,$(BUILD)/tests/%,golden_cuda nodes_cuda device_cuda audio_cuda video_cuda attention_cudnn libinject.so libpoison.so)

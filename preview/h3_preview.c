@@ -1,11 +1,9 @@
 /* A video with sound for people, made from the evidence of a generated seed. The one program that links FFmpeg; nothing reads what it writes. */
-#include <errno.h>
-#include <fcntl.h>
+#include <math.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,6 +84,17 @@ static h3_status fill_movie(h3_movie *movie, source *from)
     return h3_movie_finish(movie, comment);
 }
 
+/* Decoders clamp to [-1, 1]. A little more can be heard, and is shown; what is far beyond no encoder takes. */
+static h3_status check_loudness(const h3_sound *sound, const char *path)
+{
+    static const float loudest = 1000;
+    for (int64_t i = 0; i < sound->channels * sound->frames; i++)
+        if (isfinite(sound->samples[i]) && fabsf(sound->samples[i]) > loudest)
+            return h3_error(H3_INTEGRITY, "%s: sample %lld of channel %lld is %.3g, and sound lies in [-1, 1]; the file is damaged, generate it again", path,
+                            (long long)(i % sound->frames), (long long)(i / sound->frames), (double)sound->samples[i]);
+    return H3_OK;
+}
+
 static h3_status open_source(source *from, const char *evidence)
 {
     char path[H3_PATH_MAX];
@@ -98,59 +107,37 @@ static h3_status open_source(source *from, const char *evidence)
     h3_picture_free(&first);
     H3_TRY(h3_path(path, "%s/audio.wav", evidence));
     H3_TRY(h3_wav_read(&from->sound, path));
+    H3_TRY(check_loudness(&from->sound, path));
     from->hash = EVP_MD_CTX_new();
     if (from->hash == NULL || EVP_DigestInit_ex(from->hash, EVP_sha256(), NULL) != 1) return h3_error(H3_ENVIRONMENT, "cannot hash frames; no memory?");
     return H3_OK;
 }
 
-static h3_status cannot(const char *out) { return h3_error(H3_ENVIRONMENT, "cannot write %s: %s; check space and permissions", out, strerror(errno)); }
-
-/* The lock, held until the movie has its name, tells another preview of the same run, which clears the folder, that this one lives. */
-static h3_status lock_temporary(int *file, const char *temporary, const char *out)
+static h3_status write_movie(source *from, const char *temporary, const char *out, const char *encoder)
 {
-    struct stat info;
-    for (;;) {
-        *file = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (*file < 0) return cannot(out);
-        if (flock(*file, LOCK_EX) != 0 || fstat(*file, &info) != 0) break;
-        if (info.st_nlink > 0) return H3_OK;
-        close(*file); /* the other was faster than the lock */
-    }
-    h3_status status = cannot(out);
-    close(*file);
+    h3_movie *movie;
+    H3_TRY(h3_movie_open(&movie, temporary, out, encoder, from->height, from->width, &from->sound));
+    h3_status status = fill_movie(movie, from);
+    h3_movie_close(movie);
     return status;
 }
 
-/* The finished movie gets its name only now. */
-static h3_status publish(int file, const char *temporary, const char *out) { return fsync(file) == 0 && rename(temporary, out) == 0 ? H3_OK : cannot(out); }
-
-static h3_status temporary_name(char path[H3_PATH_MAX], const char *out)
-{
-    const char *slash = strrchr(out, '/');
-    const int folder = slash == NULL ? 0 : (int)(slash - out) + 1;
-    return h3_path(path, "%.*s%s%s.%ld", folder, out, H3_TEMPORARY_PREFIX, out + folder, (long)getpid());
-}
-
+/* The finished movie gets its name; until then its lock tells another preview of the same run, which clears the folder, that this one lives. */
 static h3_status make_movie(source *from, const char *evidence, const char *out, const char *encoder)
 {
     char temporary[H3_PATH_MAX];
-    h3_movie *movie = NULL;
-    int file;
+    h3_pending pending;
     const double start = h3_clock();
-    H3_TRY(h3_publish_check(out));
     H3_TRY(open_source(from, evidence));
-    H3_TRY(temporary_name(temporary, out));
-    H3_TRY(lock_temporary(&file, temporary, out));
-    h3_status status = h3_movie_open(&movie, temporary, out, encoder, from->height, from->width, &from->sound);
-    if (status == H3_OK) status = fill_movie(movie, from);
-    h3_movie_close(movie);
-    if (status == H3_OK) status = publish(file, temporary, out);
-    close(file);
-    if (status != H3_OK) unlink(temporary);
-    else
-        h3_say_timed(h3_clock() - start, "preview  %s  %lld frames %lldx%lld %s, %lld samples aac", out, (long long)from->count, (long long)from->width, (long long)from->height,
-                     encoder, (long long)from->sound.frames);
-    return status;
+    H3_TRY(h3_pending_open(&pending, out));
+    h3_status status = h3_pending_path(temporary, &pending);
+    if (status == H3_OK) status = write_movie(from, temporary, out, encoder);
+    if (status != H3_OK) h3_pending_abandon(&pending);
+    else status = h3_pending_publish(&pending);
+    H3_TRY(status);
+    h3_say_timed(h3_clock() - start, "preview  %s  %lld frames %lldx%lld %s, %lld samples aac", out, (long long)from->count, (long long)from->width, (long long)from->height,
+                 encoder, (long long)from->sound.frames);
+    return H3_OK;
 }
 
 static h3_status preview_one(const char *evidence, const char *out, const char *encoder)

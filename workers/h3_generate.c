@@ -107,7 +107,7 @@ static h3_status open_decoders(generate *g)
     if (!has_decoders(g)) return H3_OK;
     H3_TRY(h3_decoders_open(&g->decoder_weights, &g->generation.decoders));
     H3_TRY(h3_decoders_fit(&g->media.shape, &g->decoder_weights, h3_weights_config(g->stage->weights), &g->generation.layout));
-    return h3_preflight_media(&g->media.shape);
+    return h3_preflight_media(&g->media.shape, &g->generation.decoders, &g->decoder_weights, g->stage->device);
 }
 
 /* The model must be the one that the reference pass ran, the decoders those that the plan names. */

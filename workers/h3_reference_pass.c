@@ -110,7 +110,7 @@ static h3_status check_pin_fingerprint(const h3_stage *s)
 static h3_status preflight(h3_stage *s)
 {
     H3_TRY(h3_contract_expect(&s->plan, s->args.run));
-    return h3_preflight_plan(&s->plan, h3_weights_config(s->weights));
+    return h3_preflight_plan(&s->plan, h3_weights_config(s->weights), s->device);
 }
 
 static h3_status prepare(h3_stage *s)

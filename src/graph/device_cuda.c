@@ -2,6 +2,8 @@
 
 #ifdef H3_CUDA
 #include <cuda_runtime_api.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,11 +30,19 @@ static struct {
     cudaEvent_t staged[STAGES];
 } gpu;
 
+__attribute__((format(printf, 1, 2))) static h3_status too_little_memory(const char *format, ...)
+{
+    char found[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(found, sizeof found, format, arguments);
+    va_end(arguments);
+    return h3_error(H3_ENVIRONMENT, "GPU %d has too little memory: %s; use a smaller layout, more ranks, or a GPU that nobody else uses", gpu.device.index, found);
+}
+
 static h3_status failed(cudaError_t code, const char *what)
 {
-    if (code == cudaErrorMemoryAllocation)
-        return h3_error(H3_ENVIRONMENT, "GPU %d has too little memory: %s: %s; use a smaller layout, more ranks, or a GPU that nobody else uses", gpu.device.index, what,
-                        cudaGetErrorString(code));
+    if (code == cudaErrorMemoryAllocation) return too_little_memory("%s: %s", what, cudaGetErrorString(code));
     return h3_error(H3_ENVIRONMENT, "GPU %d: %s: %s; look at the GPU with nvidia-smi and run again", gpu.device.index, what, cudaGetErrorString(code));
 }
 
@@ -101,9 +111,7 @@ static h3_status out_of_memory(size_t bytes)
 {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    return h3_error(H3_ENVIRONMENT,
-                    "GPU %d has too little memory: %zu bytes more are needed, %zu of %zu are free; use a smaller layout, more ranks, or a GPU that nobody else uses",
-                    gpu.device.index, bytes, available, total);
+    return too_little_memory("%zu bytes more are needed, %zu of %zu are free", bytes, available, total);
 }
 
 static h3_status take_new(void **out, size_t bytes)
@@ -288,8 +296,7 @@ static h3_status health(void)
     H3_TRY(synchronize("finishing what was started"));
     H3_TRY(succeeded(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
     if (available >= LEAST_MEMORY) return H3_OK;
-    return h3_error(H3_ENVIRONMENT, "GPU %d has too little memory: %zu of %zu bytes are free; use a smaller layout, more ranks, or a GPU that nobody else uses",
-                    gpu.device.index, available, total);
+    return too_little_memory("%zu of %zu bytes are free", available, total);
 }
 
 h3_status h3_cuda_open(int index, const h3_device **out)

@@ -310,6 +310,26 @@ static size_t product(size_t a, size_t b)
 
 static size_t samples_of(const h3_media_shape *s) { return product(product((size_t)s->frames, (size_t)s->height), product((size_t)s->width, H3_VIDEO_COLOURS)); }
 
+/* Of the video autoencoder the encoder's half stays where it is. */
+static size_t video_decoder_scalars(const h3_parameter_list *list)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const h3_parameter_shape *item = &list->items[i];
+        size_t scalars = 1;
+        if (strncmp(item->name, "decoder.", 8) != 0 && strncmp(item->name, "post_quant_conv.", 16) != 0) continue;
+        for (int32_t k = 0; k < item->rank; k++) scalars = product(scalars, (size_t)item->shape[k]);
+        total += scalars;
+    }
+    return total;
+}
+
+size_t h3_decoders_memory(const h3_decoders *decoders, const h3_decoder_weights *weights, int32_t device_kind)
+{
+    const size_t video = video_decoder_scalars(h3_parameters_listed(weights->video.source)), audio = (size_t)h3_parameters_count(weights->audio.source);
+    return product(video, h3_dtype_size(h3_decoders_dtype(decoders, device_kind))) + product(audio, sizeof(float));
+}
+
 /* Noise does not shrink: a picture may take a little more than its samples. */
 size_t h3_media_disk(const h3_media_shape *s)
 {

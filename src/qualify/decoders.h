@@ -70,7 +70,11 @@ h3_status h3_decoders_identity(cJSON **out, const h3_decoders *decoders, const h
 /* H3_F16 or H3_F32. */
 int32_t h3_decoders_dtype(const h3_decoders *decoders, int32_t device_kind);
 
-/* An upper bound of the bytes that one seed's PNG and WAV files take, and of the memory that its decoding takes on a host. */
+/* Bytes that the weights of open decoders take on a device of this kind, by the sizes alone: no weight is read. Video in its profile's type (a half
+ * profile's few vectors in F32 are not counted apart), without the encoder; sound in F32. */
+size_t h3_decoders_memory(const h3_decoders *decoders, const h3_decoder_weights *weights, int32_t device_kind);
+
+/* An upper bound of the bytes that one seed's PNG and WAV files take, and of the memory that its decoding takes on a host, weights apart. */
 size_t h3_media_disk(const h3_media_shape *shape);
 size_t h3_media_memory(const h3_media_shape *shape);
 

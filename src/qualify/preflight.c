@@ -145,17 +145,18 @@ static h3_status check_disk(const char *folder, size_t needed)
     return H3_OK;
 }
 
-/* A tenth more for the rest. */
-static h3_status check_memory(const char *what, size_t bytes)
+/* All the memory that a device has against `bytes`, and a tenth more for the rest. */
+static h3_status check_memory(const h3_device *device, const char *what, size_t bytes, const char *advice)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || page <= 0) return H3_OK;
-    size_t total = (size_t)pages * (size_t)page, needed = bytes > SIZE_MAX - bytes / 10 ? SIZE_MAX : bytes + bytes / 10;
-    if (total < needed)
-        return h3_error(H3_ENVIRONMENT, "%s needs about %zu MB of memory, this machine has %zu MB; use fewer or smaller layouts",
-                        what, megabytes(needed), total >> 20);
-    return H3_OK;
+    char place[32] = "this machine";
+    size_t available, total, needed = bytes > SIZE_MAX - bytes / 10 ? SIZE_MAX : bytes + bytes / 10;
+    H3_TRY(device->memory(&available, &total));
+    if (total >= needed) return H3_OK;
+    if (device->kind != H3_DEVICE_CPU) snprintf(place, sizeof place, "GPU %d", (int)device->index);
+    return h3_error(H3_ENVIRONMENT, "%s needs about %zu MB of memory, %s has %zu MB; use %s", what, megabytes(needed), place, total >> 20, advice);
 }
+
+static h3_status check_layout_memory(const char *what, size_t bytes) { return check_memory(h3_device_cpu(), what, bytes, "fewer or smaller layouts"); }
 
 static h3_status check_writable(const char *folder)
 {
@@ -179,10 +180,19 @@ static h3_status check_generation_memory(const h3_generation *generation, const 
     H3_TRY(add_product(&row_bytes, (size_t)sizes.audio_rows, (size_t)config->audio_in_channels, sizeof(float)));
     H3_TRY(add_product(&bytes, row_bytes, (size_t)generation->points + 4, generation->seed_count));
     H3_TRY(add_product(&bytes, (size_t)sizes.rows, 2 * row_elements(config), sizeof(float)));
-    return check_memory("the plan's generation", bytes);
+    return check_layout_memory("the plan's generation", bytes);
 }
 
-h3_status h3_preflight_media(const h3_media_shape *shape) { return check_memory("decoding the plan's generation", h3_media_memory(shape)); }
+h3_status h3_preflight_media(const h3_media_shape *shape, const h3_decoders *decoders, const h3_decoder_weights *weights, const h3_device *device)
+{
+    static const char advice[] = "a smaller layout, more memory, or a plan without decoders";
+    char what[100];
+    const size_t media = h3_media_memory(shape), held = h3_decoders_memory(decoders, weights, device->kind), both = media + held;
+    if (device->kind != H3_DEVICE_CPU) H3_TRY(check_memory(device, "holding the weights of the plan's decoders", held, advice));
+    if (device->kind != H3_DEVICE_CPU) return check_memory(h3_device_cpu(), "decoding the plan's generation", media, advice);
+    snprintf(what, sizeof what, "decoding the plan's generation (%zu MB for the decoders' weights)", megabytes(held));
+    return check_memory(device, what, both < media ? SIZE_MAX : both, advice);
+}
 
 /* Keyframes that are pictures need the encoder of the plan's video autoencoder. */
 static h3_status check_pictures(const h3_plan *plan, const h3_generation_inputs *inputs)
@@ -203,7 +213,7 @@ static h3_status check_tiling(const h3_generation *generation, const h3_decoder_
 }
 
 /* Decoders are opened, so that one that is missing or does not fit is known before anything runs; their bytes are hashed when they are used. */
-static h3_status check_decoders(const h3_generation *generation, const h3_config *config)
+static h3_status check_decoders(const h3_generation *generation, const h3_config *config, const h3_device *device)
 {
     h3_decoder_weights weights;
     h3_media_shape shape = {0};
@@ -211,12 +221,13 @@ static h3_status check_decoders(const h3_generation *generation, const h3_config
     h3_status status = h3_decoders_open(&weights, &generation->decoders);
     if (status == H3_OK) status = h3_decoders_fit(&shape, &weights, config, &generation->layout);
     if (status == H3_OK) status = check_tiling(generation, &weights);
+    if (status == H3_OK) status = h3_preflight_media(&shape, &generation->decoders, &weights, device);
     h3_decoders_close(&weights);
-    return status == H3_OK ? h3_preflight_media(&shape) : status;
+    return status;
 }
 
 /* The files that generation will read are read now, hours before they are needed. */
-static h3_status check_generation(const h3_plan *plan, const h3_config *config)
+static h3_status check_generation(const h3_plan *plan, const h3_config *config, const h3_device *device)
 {
     h3_generation generation;
     h3_generation_inputs inputs = {0};
@@ -225,7 +236,7 @@ static h3_status check_generation(const h3_plan *plan, const h3_config *config)
     h3_status status = check_generation_memory(&generation, config);
     if (status == H3_OK) status = h3_generation_inputs_new(&inputs, &generation, config);
     if (status == H3_OK) status = check_pictures(plan, &inputs);
-    if (status == H3_OK) status = check_decoders(&generation, config);
+    if (status == H3_OK) status = check_decoders(&generation, config, device);
     h3_generation_inputs_free(&inputs);
     h3_generation_free(&generation);
     return status;
@@ -285,14 +296,14 @@ static h3_status check_pins(const h3_plan *plan)
     return status;
 }
 
-h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config)
+h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config, const h3_device *device)
 {
     size_t bytes;
     H3_TRY(reference_memory(plan, config, &bytes));
-    H3_TRY(check_memory("this plan", bytes));
+    H3_TRY(check_layout_memory("this plan", bytes));
     H3_TRY(check_pins(plan));
     H3_TRY(h3_preflight_preview(plan));
-    return check_generation(plan, config);
+    return check_generation(plan, config, device);
 }
 
 /* What the frames and the sound of both sides will take. */

@@ -14,12 +14,6 @@
 
 enum { WRITE_PIECE = 1 << 30, ATTEMPTS = 1000 };
 
-/* A file on its way to its name: created beside it, in a folder that stays open. */
-typedef struct pending {
-    int folder, file;
-    char temporary[64];
-} pending;
-
 static h3_status cannot(const char *action, const char *path)
 {
     int reason = errno;
@@ -41,7 +35,7 @@ static h3_status open_folder_of(int *out, const char **name, const char *path)
 
 /* A killed writer of the same process id, or one on another host, may hold a name: take the next. The lock tells a cleaner that
  * the writer lives; a temporary that a cleaner was faster to remove has no links left. */
-static h3_status create_temporary(pending *file, const char *path)
+static h3_status create_temporary(h3_pending *file)
 {
     static atomic_uint serial;
     struct stat info;
@@ -50,7 +44,7 @@ static h3_status create_temporary(pending *file, const char *path)
                  atomic_fetch_add(&serial, 1u));
         file->file = openat(file->folder, file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
         if (file->file < 0 && errno == EEXIST) continue;
-        if (file->file < 0) return cannot("create", path);
+        if (file->file < 0) return cannot("create", file->target);
         if (flock(file->file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) info.st_nlink = 0;
         else if (fstat(file->file, &info) != 0) info.st_nlink = 0;
         if (info.st_nlink > 0) return H3_OK;
@@ -58,7 +52,7 @@ static h3_status create_temporary(pending *file, const char *path)
         unlinkat(file->folder, file->temporary, 0);
     }
     return h3_error(H3_ENVIRONMENT,
-                    "cannot create %s: no free temporary name; remove the " H3_TEMPORARY_PREFIX "* files beside it", path);
+                    "cannot create %s: no free temporary name; remove the " H3_TEMPORARY_PREFIX "* files beside it", file->target);
 }
 
 static h3_status write_all(int file, const void *data, size_t size, const char *path)
@@ -82,34 +76,58 @@ static h3_status sync_folder(int folder, const char *path)
     return fsync(folder) == 0 || errno == EINVAL ? H3_OK : cannot("make durable", path);
 }
 
-static h3_status publish_pending(pending *file, const void *data, size_t size, const char *name, const char *path)
-{
-    h3_status status = write_all(file->file, data, size, path);
-    if (status == H3_OK && fsync(file->file) != 0) status = cannot("write", path);
-    if (status == H3_OK && renameat(file->folder, file->temporary, file->folder, name) != 0)
-        status = cannot("put in place", path);
-    if (status != H3_OK) unlinkat(file->folder, file->temporary, 0);
-    close(file->file);
-    if (status == H3_OK) status = sync_folder(file->folder, path);
-    return status;
-}
-
-h3_status h3_publish_check(const char *path)
+/* As root a rename would put a file in the place of a device. */
+static h3_status check_kind(const char *path)
 {
     struct stat info;
     if (stat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) return H3_OK; /* rename refuses a folder itself */
     return h3_error(H3_USAGE, "%s is a device, pipe or socket; give the name of a file", path);
 }
 
+h3_status h3_pending_open(h3_pending *out, const char *path)
+{
+    out->target = path;
+    H3_TRY(check_kind(path));
+    H3_TRY(open_folder_of(&out->folder, &out->name, path));
+    h3_status status = create_temporary(out);
+    if (status != H3_OK) close(out->folder);
+    return status;
+}
+
+h3_status h3_pending_path(char out[H3_PATH_MAX], const h3_pending *pending)
+{
+    return h3_path(out, "%.*s%s", (int)(pending->name - pending->target), pending->target, pending->temporary);
+}
+
+h3_status h3_pending_publish(h3_pending *pending)
+{
+    h3_status status = fsync(pending->file) == 0 ? H3_OK : cannot("write", pending->target);
+    if (status == H3_OK && renameat(pending->folder, pending->temporary, pending->folder, pending->name) != 0)
+        status = cannot("put in place", pending->target);
+    if (status != H3_OK) {
+        h3_pending_abandon(pending);
+        return status;
+    }
+    close(pending->file);
+    status = sync_folder(pending->folder, pending->target);
+    close(pending->folder);
+    return status;
+}
+
+void h3_pending_abandon(h3_pending *pending)
+{
+    unlinkat(pending->folder, pending->temporary, 0);
+    close(pending->file);
+    close(pending->folder);
+}
+
 h3_status h3_publish(const char *path, const void *data, size_t size)
 {
-    pending file;
-    const char *name;
-    H3_TRY(h3_publish_check(path));
-    H3_TRY(open_folder_of(&file.folder, &name, path));
-    h3_status status = create_temporary(&file, path);
-    if (status == H3_OK) status = publish_pending(&file, data, size, name, path);
-    close(file.folder);
+    h3_pending pending;
+    H3_TRY(h3_pending_open(&pending, path));
+    h3_status status = write_all(pending.file, data, size, path);
+    if (status == H3_OK) return h3_pending_publish(&pending);
+    h3_pending_abandon(&pending);
     return status;
 }
 

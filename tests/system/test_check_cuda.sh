@@ -71,6 +71,17 @@ is 'a case that has no golden in these modes is no success' "$rc $(tail -n 1 <<<
 out=$(H3_GOLDEN=$work/none "$golden_cuda" --device cpu --cases nano,deep,generation,full-s264 2>&1)
 is 'and neither are goldens that are not there' "$? $(grep -c 'FAILED  ' <<<"$out")" '1 10'
 
+# --- the library that fills outputs: it is built here too, and stands before the calls that write ---------------------------
+
+config=${H3_BUILD:-build}/config.mk
+if grep -q '^CUDA_LIBS := .' "$config" && grep -q '^CUBLAS_LIBS := .' "$config"; then
+    calls=cublasLtMatmul
+    if grep -q '^CUDNN_LIBS := .' "$config"; then calls="$calls cudnnBackendExecute cudnnBackendSetAttribute"; fi
+    is 'libpoison.so takes the calls of cuBLASLt and cuDNN' "$(nm -D --defined-only "${H3_BUILD:-build}/tests/libpoison.so" | awk '$3 ~ /^cu/ { print $3 }' | sort | xargs)" "$calls"
+else
+    no_gpu 'what libpoison.so takes (the headers of CUDA are not on this machine)'
+fi
+
 # --- all is well -----------------------------------------------------------------------------------------------------------
 
 good_programs

@@ -93,11 +93,14 @@ fails 'a start that never ends' start 4 '0 1 2 ' "rank 0: GPU 0: NCCL is not thr
 fails 'a start that fails' nostart 4 '0 1 2 ' "rank 1: GPU 1: NCCL failed in its start with all ranks: unhandled system error$gpu"
 fails 'a link that changes bytes' flip 4 '0 1 2 ' "rank 1: GPU 1: byte 524288 of the first message from rank 2 is [0-9]+, sent was [0-9]+; "
 start full 3 '1 cudaMalloc 4 2' fail
+start call 3 '1 cudaMemcpyAsync 4 2' fail
 start hang 3 '' hang 1
 start stop 3 '1 ncclRecv 5 stop' fail
 start error 4 '' error 2
 wait
-fails 'a GPU without memory' full 4 '0 1 2 ' 'rank 1: GPU 1 has too little memory: [0-9]+ bytes more are needed, 0 of [0-9]+ are free; use '
+advice='use a smaller layout, more ranks, or a GPU that nobody else uses$'
+fails 'a GPU without memory' full 4 '0 1 2 ' "rank 1: GPU 1 has too little memory: [0-9]+ bytes more are needed, 0 of [0-9]+ are free; $advice"
+fails 'a call that finds no memory' call 4 '0 1 2 ' "rank 1: GPU 1 has too little memory: copy [a-z ]+: out of memory; $advice"
 fails 'a rank that hangs' hang 4 '0 1 2 ' "rank 1 silent for $limit s in backward attention \(block 31\)"
 fails 'another failure keeps its own code' error 3 '0 1 2 3 ' 'rank 2: block 31 is damaged; make it again'
 is 'a call of NCCL that hangs: exit 4' "$(code_of stop)" 4

@@ -30,6 +30,9 @@ fails() { # fails NAME EXIT PATTERN ARGUMENT...: one line, no temporary, and the
     like "$name: says so" "$out" "$pattern"
     is "$name: the old file stays, and no temporary" "$(cat "$work/kept.mp4") $(find "$work" -name '.tmp-*')" 'old '
 }
+with_sample() { # with_sample NAME BYTES: the seed's evidence with another sample
+    cp -r "$seed" "$work/$1" && printf '%b' "$2" | dd of="$work/$1/audio.wav" bs=1 seek=4098 conv=notrunc status=none
+}
 
 # a library that stops its program when that opens the file $H3_TEST_STOP
 stopping() {
@@ -109,8 +112,12 @@ with_ffmpeg() {
     fails 'no sound' 3 'audio.wav' --evidence "$work/mute"
     cp -r "$seed" "$work/cut" && truncate -s -3 "$work/cut/audio.wav"
     fails 'sound that is cut off' 3 'audio.wav' --evidence "$work/cut"
-    cp -r "$seed" "$work/nan" && printf '\0\0\300\177' | dd of="$work/nan/audio.wav" bs=1 seek=4098 conv=notrunc status=none
+    with_sample nan '\0\0\300\177'
     fails 'sound that is no number' 1 'finite' --evidence "$work/nan"
+    with_sample huge '\0\140\141\177'
+    fails 'sound beyond all measure' 3 'huge/audio.wav: sample [0-9]+ of channel [01] is 3e\+38, and sound lies in \[-1, 1\]; the file is damaged' --evidence "$work/huge"
+    with_sample loud '\0\0\310\102'
+    check 'sound of 100 is shown' "$preview" --evidence "$work/loud" --out "$work/loud.mp4"
     cp -r "$seed" "$work/sizes" && cp "$work/red/frames/frame_00000.png" "$work/sizes/frames/frame_00010.png"
     fails 'a frame of another size' 3 'frame_00010.png is 64 x 64 pixels, the first frame 96 x 64' --evidence "$work/sizes"
     mkdir -p "$work/odd/frames" && cp "$seed/audio.wav" "$work/odd"
@@ -176,7 +183,7 @@ two_at_once() {
         "$preview" --plan "$work/plans/required.json" --run "$run" --side provider >"$work/first" 2>&1 &
     first=$!
     for _ in $(seq 600); do [ "$(sed -n 's/^State:\t\(.\).*/\1/p' /proc/$first/status)" != T ] || break; sleep 0.1; done
-    like 'a preview is in the middle of a movie' "$(ls -A "$run/previews")" '^.tmp-provider-seed42'
+    like 'a preview is in the middle of a movie' "$(ls -A "$run/previews")" '^\.tmp-[0-9]+-[0-9]+$'
     check 'another of the same run passes' "$preview" --plan "$work/plans/required.json" --run "$run" --side candidate
     kill -CONT $first
     check 'so does the first' wait $first

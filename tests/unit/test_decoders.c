@@ -175,6 +175,32 @@ static void decoders_fit_model_and_layout(void **state)
                      "\"latents_std\":[1,1,1,1,1,1]}}}}", 0), H3_USAGE, "samples an audio latent are 400");
 }
 
+static size_t gpu_memory;
+
+static h3_status tell_memory(size_t *available, size_t *total)
+{
+    *available = *total = gpu_memory;
+    return H3_OK;
+}
+
+/* The released ones by their configuration: 2,423,530,496 scalars of the video decoder and 600 of its first convolution, 64,939,353 of sound. */
+static void released_weights_are_counted(h3_decoders *decoders, const h3_decoder_weights *weights, const h3_media_shape *shape)
+{
+    const size_t video = 2423530496 + 600, sound = 64939353;
+    const h3_device gpu = {.kind = H3_DEVICE_CUDA, .index = 3, .memory = tell_memory};
+    assert_int_equal(h3_decoders_memory(decoders, weights, H3_DEVICE_CPU), 4 * video + 4 * sound);
+    assert_int_equal(h3_decoders_memory(decoders, weights, H3_DEVICE_CUDA), 2 * video + 4 * sound);
+    gpu_memory = (size_t)6 << 30;
+    assert_good(h3_preflight_media(shape, decoders, weights, &gpu));
+    gpu_memory = (size_t)5 << 30;
+    assert_fails(h3_preflight_media(shape, decoders, weights, &gpu), H3_ENVIRONMENT,
+                 "the weights of the plan's decoders needs about 5358 MB of memory, GPU 3 has 5120 MB; use");
+    decoders->profile = H3_PROFILE_FP32;
+    gpu_memory = (size_t)6 << 30;
+    assert_fails(h3_preflight_media(shape, decoders, weights, &gpu), H3_ENVIRONMENT, "GPU 3 has 6144 MB");
+    decoders->profile = H3_PROFILE_PUBLISHED;
+}
+
 /* Those of the shipped plans do; the contract's video is what its plan decodes to. */
 static void shipped_decoders_fit(void **state)
 {
@@ -197,6 +223,7 @@ static void shipped_decoders_fit(void **state)
         /* as many scalars, and tensors of sound, as the released ones have */
         if (i > 0) assert_int_equal(h3_parameters_count(weights.video.source), 2603868984);
         if (i > 0) assert_int_equal(h3_parameters_listed(weights.audio.source)->count, 914);
+        if (i > 0) released_weights_are_counted(&generation.decoders, &weights, &shape);
         h3_decoders_close(&weights);
         h3_generation_free(&generation);
         h3_plan_free(&plan);
@@ -226,13 +253,35 @@ static void preflight_opens_the_decoders(void **state)
         assert_good(read_plan(&plan, i == 2 ? "{\"text\":5,\"frames\":7,\"h\":8,\"w\":10,\"audio\":9,\"anchors\":[\"first\"],\"vision_rows\":2}" : MEDIA_LAYOUT,
                               i == 1 ? nowhere : MEDIA_DECODERS));
         if (i == 0) {
-            assert_good(h3_preflight_plan(&plan, &plan.config));
+            assert_good(h3_preflight_plan(&plan, &plan.config, h3_device_cpu()));
             assert_good(h3_preflight_folder(&plan, &plan.config, folder));
         } else {
-            assert_fails(h3_preflight_plan(&plan, &plan.config), i == 1 ? H3_INTEGRITY : H3_USAGE, i == 1 ? "nowhere" : "audio latents a channel");
+            assert_fails(h3_preflight_plan(&plan, &plan.config, h3_device_cpu()), i == 1 ? H3_INTEGRITY : H3_USAGE, i == 1 ? "nowhere" : "audio latents a channel");
         }
         h3_plan_free(&plan);
     }
+}
+
+/* The weights alone are more than any machine has. */
+static void preflight_counts_the_weights(void **state)
+{
+    char *video = strdup(MEDIA_VIDEO), *decoders, *wide = NULL;
+    const char *small = "\"decoder_num_layers\":2,\"decoder_num_attention_heads\":2,\"decoder_attention_head_dim\":16,";
+    h3_plan plan;
+    (void)state;
+    char *at = strstr(video, small);
+    assert_non_null(at);
+    assert_good(h3_format(&wide, "%.*s\"decoder_num_layers\":1000,\"decoder_num_attention_heads\":1024,\"decoder_attention_head_dim\":64,%s", (int)(at - video), video,
+                          at + strlen(small)));
+    assert_good(h3_format(&decoders, "{\"video\":%s,\"audio\":" MEDIA_AUDIO "}", wide));
+    assert_good(read_plan(&plan, MEDIA_LAYOUT, decoders));
+    /* 4 bytes of 1000 blocks with 10 squares and 13 lines of 65536, and 201 lines beside them */
+    assert_fails(h3_preflight_plan(&plan, &plan.config, h3_device_cpu()), H3_ENVIRONMENT,
+                 "decoding the plan's generation (163843301 MB for the decoders' weights) needs about 180227648 MB of memory, this machine has");
+    h3_plan_free(&plan);
+    free(video);
+    free(decoders);
+    free(wide);
 }
 
 /* --- identity -------------------------------------------------------------------------------------------------------- */
@@ -299,6 +348,7 @@ int main(void)
         cmocka_unit_test(shipped_decoders_fit),
         cmocka_unit_test_setup_teardown(a_decoder_that_is_not_there_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(preflight_opens_the_decoders, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(preflight_counts_the_weights, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(decoders_are_known_by_content, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,7 @@ static void every_shipped_plan_is_read(void **state)
             assert_good(h3_generation_read(&generation, &plan));
             h3_generation_free(&generation);
         }
-        if (strcmp(plan.name, "release-synthetic") == 0) assert_good(h3_preflight_plan(&plan, &plan.config)); /* pinned files that belong together */
+        if (strcmp(plan.name, "release-synthetic") == 0) assert_good(h3_preflight_plan(&plan, &plan.config, h3_device_cpu())); /* pinned files that belong together */
         else assert_true(plan.pinned_manifest[0] == 0 && plan.pinned_thresholds[0] == 0);
         assert_int_equal(plan.pinned_manifest[0] != 0, strcmp(plan.name, "release-synthetic") == 0);
         h3_plan_free(&plan);

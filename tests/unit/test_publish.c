@@ -208,6 +208,51 @@ static void refuses_what_cannot_be(void **state)
     assert_int_equal(count_entries(in_scratch("folder")), 1);
 }
 
+/* What others write into a pending file by its path gets the name, or nothing does. */
+static void others_fill_a_pending_file(void **state)
+{
+    (void)state;
+    const char *path = in_scratch("file");
+    char temporary[H3_PATH_MAX];
+    int descriptors = count_descriptors();
+    h3_pending pending;
+    assert_good(h3_publish(path, "old", 3));
+    for (int keep = 0; keep < 2; keep++) {
+        assert_good(h3_pending_open(&pending, path));
+        assert_good(h3_pending_path(temporary, &pending));
+        write_text(temporary, "of others");
+        assert_good(h3_clean_temporaries(scratch, 0)); /* its writer lives */
+        assert_content(temporary, "of others");
+        assert_content(path, "old");
+        if (keep) assert_good(h3_pending_publish(&pending));
+        else h3_pending_abandon(&pending);
+        assert_content(path, keep ? "of others" : "old");
+        assert_int_equal(count_entries(scratch), 1);
+        assert_int_equal(count_descriptors(), descriptors);
+    }
+}
+
+static void a_pending_file_has_its_folder(void **state)
+{
+    (void)state;
+    char before[H3_PATH_MAX], path[H3_PATH_MAX];
+    h3_pending pending;
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(scratch), 0);
+    h3_status status = h3_pending_open(&pending, "bare");
+    if (status == H3_OK) status = h3_pending_path(path, &pending);
+    int is_beside = access(path, W_OK) == 0 && strchr(path, '/') == NULL;
+    if (status == H3_OK) status = h3_pending_publish(&pending);
+    assert_int_equal(chdir(before), 0);
+    assert_good(status);
+    assert_true(is_beside);
+    assert_content(in_scratch("bare"), "");
+    assert_int_equal(mkfifo(in_scratch("pipe"), 0600), 0);
+    assert_fails(h3_pending_open(&pending, in_scratch("pipe")), H3_USAGE, "give the name of a file");
+    assert_fails(h3_pending_open(&pending, in_scratch("absent/file")), H3_ENVIRONMENT, "absent/file");
+    assert_int_equal(count_entries(scratch), 2);
+}
+
 /* Without any interposed call: a limit of the operating system. */
 static void no_space_leaves_the_old_file(void **state)
 {
@@ -363,6 +408,8 @@ int main(void)
         SCRATCH_TEST(tolerates_what_a_file_system_lacks),
         SCRATCH_TEST(a_lost_temporary_is_replaced),
         SCRATCH_TEST(refuses_what_cannot_be),
+        SCRATCH_TEST(others_fill_a_pending_file),
+        SCRATCH_TEST(a_pending_file_has_its_folder),
         SCRATCH_TEST(no_space_leaves_the_old_file),
         SCRATCH_TEST(json_has_the_size_and_hash_of_its_bytes),
         SCRATCH_TEST(a_killed_writer_leaves_a_temporary_that_is_cleaned),
