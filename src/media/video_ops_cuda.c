@@ -12,6 +12,8 @@ h3_status h3_video_ops_for(const h3_video_ops **out, const h3_device *device)
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cudnn/sdpa.h"
 #include "media/video_kernels.h"
@@ -189,6 +191,13 @@ h3_status h3_video_cublas_linear(const h3_device *device, h3_tensor *out, const 
     return started(device, h3_video_start_add_bias(device->stream, out->data, bias->data, h3_tensor_count(out) / columns, columns), "bias");
 }
 
+/* Until it has run on a GPU, whoever wants our own kernel asks for it. */
+static int own_is_wanted(void)
+{
+    const char *text = getenv("H3_VIDEO_PRODUCTS");
+    return text != NULL && strcmp(text, "own") == 0;
+}
+
 /* The product of our own kernel; *done is 0 where it does not take it. `p` knows of the kind what is not told here. */
 static h3_status own_product(int *done, const h3_device *device, h3_video_matmul *p, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias)
 {
@@ -196,7 +205,7 @@ static h3_status own_product(int *done, const h3_device *device, h3_video_matmul
     p->columns = weight->shape[0];
     p->channels = h3_tensor_count(weight) / p->columns;
     p->rows = h3_tensor_count(x) / p->channels;
-    *done = is_half(x) && h3_video_matmul_fits(p);
+    *done = is_half(x) && own_is_wanted() && h3_video_matmul_fits(p);
     return *done ? started(device, h3_video_start_matmul(device->stream, p), "product") : H3_OK;
 }
 
@@ -211,7 +220,7 @@ static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor
 void h3_video_products_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn)
 {
     const int64_t channels[] = {width, width, width, ffn}, columns[] = {3 * width, width, 2 * ffn, width};
-    int own = 1;
+    int own = own_is_wanted();
     out[0] = 0;
     if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return;
     for (int i = 0; i < 4; i++) own &= h3_video_matmul_fits(&(h3_video_matmul){.kind = H3_VIDEO_MATMUL_PLAIN, .rows = 1, .channels = channels[i], .columns = columns[i]});

@@ -51,7 +51,7 @@ static void free_product(product *p)
 static void begin_again(const product *p, const h3_device *device, int host)
 {
     if (p->kind != H3_VIDEO_MATMUL_ADDED) return;
-    must(device->copy(host ? p->stream.host.data : p->stream.device.data, host ? p->start.host.data : p->start.device.data, h3_tensor_bytes(&p->start.host)));
+    must(device->copy(host ? p->stream.host.data : p->stream.device.data, host ? p->start.host.data : p->start.device.data, h3_tensor_bytes(host ? &p->start.host : &p->start.device)));
 }
 
 /* x [rows][channels]: rows from `first` of p's */
@@ -185,11 +185,31 @@ static double time_product(const product *p, h3_tensor *out, h3_tensor *scratch,
 
 static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 
+/* On the GPU `tiles` tiles that are all alike instead of one. */
+static void repeat_tile(product *p, int64_t tiles)
+{
+    both *all[] = {&p->x, &p->out, &p->start, &p->stream};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int64_t shape[H3_MAX_RANK];
+        h3_tensor many;
+        const size_t bytes = h3_tensor_bytes(&all[i]->host);
+        if (all[i]->host.data == NULL) continue;
+        memcpy(shape, all[i]->host.shape, sizeof shape);
+        shape[0] *= tiles;
+        must(h3_device_tensor(&many, gpu, all[i]->host.dtype, all[i]->host.rank, shape));
+        for (int64_t k = 0; k < tiles; k++) must(gpu->copy((char *)many.data + (size_t)k * bytes, all[i]->device.data, bytes));
+        h3_device_free(&all[i]->device, gpu);
+        all[i]->device = many;
+    }
+    p->tiles = tiles;
+}
+
 /* Both by turns, each of ours against the mean of its neighbours. */
 static void compare_times(int kind, int64_t tiles, int64_t tokens, int64_t channels, int64_t columns)
 {
     enum { ROUNDS = 3 };
-    product p = make_product(kind, tiles, tokens, channels, columns);
+    product p = make_product(kind, 1, tokens, channels, columns);
+    repeat_tile(&p, tiles);
     double own[ROUNDS], library[ROUNDS + 1], ratio[ROUNDS];
     h3_tensor out, scratch;
     const double work = 2.0 * (double)rows_of(&p) * (double)channels * (double)columns;
@@ -221,15 +241,43 @@ static void compare_times(int kind, int64_t tiles, int64_t tokens, int64_t chann
 static void check_names(void)
 {
     char released[H3_VIDEO_ATTENTION_NAME], small[H3_VIDEO_ATTENTION_NAME], full[H3_VIDEO_ATTENTION_NAME];
+    unsetenv("H3_VIDEO_PRODUCTS");
     h3_video_products_name(released, gpu, H3_F16, 2048, 8192);
+    check_bound(strncmp(released, "cublaslt-", 9) == 0 ? 0.0 : INFINITY, 0.0, "products that nobody asked for, by name: \"%s\"", released);
+    setenv("H3_VIDEO_PRODUCTS", "own", 1);
     h3_video_products_name(small, gpu, H3_F16, 2048, 8200);
     h3_video_products_name(full, gpu, H3_F32, 2048, 8192);
+    h3_video_products_name(released, gpu, H3_F16, 2048, 8192);
     check_bound(strcmp(released, "gemm-tc-k16-ascending-v1") == 0 && strncmp(small, "cublaslt-", 9) == 0 && full[0] == 0 ? 0.0 : INFINITY, 0.0, "products by name: \"%s\", \"%s\", \"%s\"",
                 released, small, full);
 }
 
+/* What the times are taken of, small. */
+static void check_repeated(void)
+{
+    product p = make_product(H3_VIDEO_MATMUL_ADDED, 1, 50, 64, 256);
+    repeat_tile(&p, 3);
+    begin_again(&p, gpu, 0);
+    run_ops(gpu_ops, gpu, &p, &p.out.device, &p.x.device, 0, 0);
+    for (int64_t tile = 0; tile < 3; tile++) check_alone(&p, tile);
+    free_product(&p);
+}
+
+static void check_large(void)
+{
+    check_product(H3_VIDEO_MATMUL_HEADS, 1, 1797, 2048, 6144);
+    compare_times(H3_VIDEO_MATMUL_HEADS, 28, 1797, 2048, 6144);
+    compare_times(H3_VIDEO_MATMUL_ADDED, 28, 1797, 2048, 2048);
+    compare_times(H3_VIDEO_MATMUL_GATED, 28, 1797, 2048, 16384);
+    compare_times(H3_VIDEO_MATMUL_ADDED, 28, 1797, 8192, 2048);
+    compare_times(H3_VIDEO_MATMUL_PLAIN, 28, 1797, 2048, 6144);
+    compare_times(H3_VIDEO_MATMUL_PLAIN, 28, 1797, 8192, 2048);
+}
+
 void check_own_products(int large)
 {
+    const char *text = getenv("H3_VIDEO_PRODUCTS");
+    char *given = text != NULL ? strdup(text) : NULL;
     check_names();
     check_product(H3_VIDEO_MATMUL_PLAIN, 2, 131, 192, 256); /* rows that end within a tile */
     check_product(H3_VIDEO_MATMUL_PLAIN, 1, 3, 64, 512);    /* one stage a tile */
@@ -238,12 +286,9 @@ void check_own_products(int large)
     check_product(H3_VIDEO_MATMUL_ADDED, 2, 139, 192, 512);
     check_product(H3_VIDEO_MATMUL_PLAIN, 18, 128, 64, 512); /* more rows of tiles than are neighbours in time */
     check_others();
-    if (!large) return;
-    check_product(H3_VIDEO_MATMUL_HEADS, 1, 1797, 2048, 6144);
-    compare_times(H3_VIDEO_MATMUL_HEADS, 28, 1797, 2048, 6144);
-    compare_times(H3_VIDEO_MATMUL_ADDED, 28, 1797, 2048, 2048);
-    compare_times(H3_VIDEO_MATMUL_GATED, 28, 1797, 2048, 16384);
-    compare_times(H3_VIDEO_MATMUL_ADDED, 28, 1797, 8192, 2048);
-    compare_times(H3_VIDEO_MATMUL_PLAIN, 28, 1797, 2048, 6144);
-    compare_times(H3_VIDEO_MATMUL_PLAIN, 28, 1797, 8192, 2048);
+    check_repeated();
+    if (large) check_large();
+    if (given != NULL) setenv("H3_VIDEO_PRODUCTS", given, 1);
+    else unsetenv("H3_VIDEO_PRODUCTS");
+    free(given);
 }
