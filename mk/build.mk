@@ -103,6 +103,8 @@ CFLAGS_candidate := $(COMMON) $(FLAGS_candidate)
 LIBS_provider_cpu := $(OPENBLAS_LIBS)
 # The folder of src/, which includes include/ alone, that is compiled once more into a library.
 ALSO_provider_cuda := src/cudnn
+# Of this one headers alone.
+ALSO_candidate_cuda := src/hopper
 LIBS_provider_cuda := $(CUBLAS_LIBS) $(CUDNN_LIBS) $(CUDA_LIBS) -lstdc++ -ldl
 LIBS_candidate_cuda := $(if $(EMULATE_CUDA),-Wl$(comma)-Bsymbolic) $(CUDA_LIBS) -lstdc++
 # nodelete: OpenMP's threads live on after dlclose and must find their code where it was.
@@ -161,9 +163,9 @@ HAND_OFF_GPU := tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,memory.cp
 HAND_OFF_KERNELS := $(wildcard src/graph/device*.cu)
 HAND_OFF_PROBE := $(if $(and $(CUDA_HEADERS),$(NCCL_HEADERS),$(wildcard tests/cuda/hand_off_probe.c)),$(BUILD)/tests/hand_off_probe)
 # Products for Hopper GPUs, likewise.
-HOPPER_SOURCES := $(wildcard src/hopper/*.c)
 HOPPER_GPU := $(wildcard tests/cuda/matmul_probe.cpp) tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,hopper.cpp memory.cpp stream.cpp failure.cpp nccl.cpp)
-HOPPER_KERNELS := $(wildcard src/media/video_matmul.cu src/media/video_layers.cu)
+HOPPER_KERNELS := $(wildcard src/media/video_matmul.cu src/media/video_layers.cu kernels/candidate/cuda/gemm.cu kernels/candidate/cuda/gemm_hopper.cu)
+HOPPER_SOURCES := $(wildcard kernels/candidate/cuda/check.c)
 HOPPER_PROBE := $(if $(and $(CUDA_HEADERS),$(wildcard tests/cuda/matmul_probe.cpp)),$(BUILD)/tests/matmul_probe)
 POISON := $(if $(EMULATE_CUDA),,$(if $(and $(CUDA_HEADERS),$(CUBLAS_LIBS),$(wildcard tests/cuda/poison.c)),$(BUILD)/tests/libpoison.so))
 AUDIO_CUDA_SOURCES := tests/cuda/audio_cuda.c tests/unit/golden.c
@@ -192,8 +194,8 @@ $(call make_folders,$(sort $(patsubst %/,%,$(dir $(SOURCES:%=$(BUILD)/obj/%))) \
     $(foreach f,$(KERNEL_FOLDERS),$(call kernel_build,$(call kind_of,$f))/obj/$f) \
     $(BIN) $(LIB) $(CANDIDATE_LIB) $(BUILD)/tests $(BUILD)/bench))
 
-$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(CUDNN_FLAGS) $(ALSO_provider_cuda))
-$(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(CUDNN_FLAGS) $(ALSO_provider_cuda))
+$(call keep,$(BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(CUDNN_FLAGS) $(ALSO_provider_cuda) $(ALSO_candidate_cuda))
+$(call keep,$(CANDIDATE_BUILD)/flags.key,$(CC) $(LIBRARY_FLAGS) $(CFLAGS_provider) $(CFLAGS_candidate) $(NVCC_FLAGS) $(CUDNN_FLAGS) $(ALSO_provider_cuda) $(ALSO_candidate_cuda))
 # A source that went away must leave the archives and libraries too.
 $(call keep,$(BUILD)/sources.key,$(EMULATOR_SOURCES) $(LINK) $(SHARED) $(LIBS) $(CMOCKA_LIBS) $(SNDFILE_LIBS) $(FFMPEG_LIBS) $(PREVIEW_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(LIBS_$(call kind_of,$f)_$(call device_of,$f))) $(LIBRARY_SOURCES) $(if $(CUDA),$(filter src/%,$(CUDA_SOURCES))) $(WORKER_SOURCES) $(TEST_SHARED_SOURCES) $(foreach f,$(KERNEL_FOLDERS),$(wildcard $f/*.c $f/*.cu)))
 
@@ -298,9 +300,9 @@ $(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sou
 
 HOPPER_OBJECTS := $(HOPPER_SOURCES:%.c=$(BUILD)/obj/hopper/%.o) $(HOPPER_GPU:%.cpp=$(BUILD)/obj/hopper/%.o) $(HOPPER_KERNELS:%=$(BUILD)/obj/hopper/%.o)
 $(call make_folders,$(sort $(dir $(HOPPER_OBJECTS))))
-HOPPER_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -Wno-psabi $(SANITIZER) -DH3_EMULATE -Iinclude -Isrc -Itests/cuda $(CUDA_CFLAGS)
+HOPPER_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -Wno-psabi $(SANITIZER) -DH3_EMULATE -DH3_GEMM_FULL_GRID=1 -Iinclude -Isrc -Isrc/hopper -Itests/cuda $(CUDA_CFLAGS)
 $(BUILD)/obj/hopper/%.o: %.c $(BUILD)/flags.key
-	$(call run,CC,$(CC) $(LIBRARY_FLAGS) -UH3_CUDA -DH3_CUDA $(CUDA_CFLAGS) $(depend) -c $< -o $@)
+	$(call run,CC,$(CC) $(COMMON) $(CUDA_CFLAGS) $(depend) -c $< -o $@)
 $(BUILD)/obj/hopper/%.o: %.cpp $(BUILD)/flags.key
 	$(call run,CXX,$(CXX) $(HOPPER_FLAGS) $(depend) -c $< -o $@)
 $(BUILD)/obj/hopper/%.cu.o: %.cu $(BUILD)/flags.key

@@ -2,8 +2,10 @@
  * What Hopper GPUs (sm_90a) have for products: barriers in shared memory, boxes that a copy engine fetches, tensor-core steps of four warps whose operands
  * lie in shared memory. Nothing here knows a problem.
  *
- * A tile in shared memory is rows of 64 halves (128 bytes), eight rows to 1024 bytes, and starts at a multiple of 1024. Its 16-byte piece p of row r lies where
- * piece p ^ (r % 8) would: the order that a box with H3_TENSOR_MAP's swizzle arrives in and that a step reads.
+ * A tile in shared memory is rows of 64 elements of 16 bits (128 bytes), eight rows to 1024 bytes, and starts at a multiple of 1024. Its 16-byte piece p of row r lies
+ * where piece p ^ (r % 8) would: the order that a box (tensor_map.cuh) arrives in and that a step reads. The contraction lies across an operand when its rows are the
+ * operand's and 64 steps of the contraction are a row; along it, when rows are steps of the contraction and have 64 rows of the operand in them (more: tiles of 8 KB one
+ * after the other).
  *
  * Tests run kernels on the host with other bodies for these functions (tests/cuda/emulate_hopper.cpp).
  */
@@ -87,11 +89,12 @@ __device__ __forceinline__ void h3_load_bytes(void *to, const void *from, unsign
 
 /* --- steps of the tensor core, by the four warps of a group ----------------------------------------------------------- */
 
-/* What a step reads at `tile`, a place that is a whole number of 1024 bytes behind a tile's start; + 2 k for the k-th 16 columns. */
+/* What a step reads at `tile`, a place that is a whole number of 1024 bytes behind a tile's start; + H3_STEP_ACROSS k or H3_STEP_ALONG k for the k-th 16 steps of the
+ * contraction. A step asks again whether it lies across or along. */
 __device__ __forceinline__ uint64_t h3_operand(const void *tile)
 {
-    const uint64_t between_eight_rows = 1024, swizzle_128_bytes = 1;
-    return (uint64_t)(h3_shared_address(tile) >> 4 & 0x3fff) | 1ull << 16 | between_eight_rows >> 4 << 32 | swizzle_128_bytes << 62;
+    const uint64_t between_tiles = 8192, between_eight_rows = 1024, swizzle_128_bytes = 1; /* the first is for what lies along alone */
+    return (uint64_t)(h3_shared_address(tile) >> 4 & 0x3fff) | between_tiles >> 4 << 16 | between_eight_rows >> 4 << 32 | swizzle_128_bytes << 62;
 }
 
 /* Before the first step after the accumulators were touched. */
@@ -114,21 +117,22 @@ template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile(
 #define H3_D4(i) H3_D1(i), H3_D1(i + 1), H3_D1(i + 2), H3_D1(i + 3)
 #define H3_D16(i) H3_D4(i), H3_D4(i + 4), H3_D4(i + 8), H3_D4(i + 12)
 #define H3_D64(i) H3_D16(i), H3_D16(i + 16), H3_D16(i + 32), H3_D16(i + 48)
+#define H3_STEP(types)                                                                                                                                              \
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, %130, 0;\n\twgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"                                          \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, " H3_TEN(1) ", " H3_TEN(2) ", " H3_TEN(3) ", " H3_TEN(4) ", " H3_TEN(5) ", " H3_TEN(6) ", " H3_TEN(7) ", " \
+                 H3_TEN(8) ", " H3_TEN(9) ", " H3_TEN(10) ", " H3_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, p, 1, 1, %131, %132;\n\t}" \
+                 : H3_D64(0), H3_D64(64)                                                                                                                            \
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG), "n"(B_ALONG)                                                                                             \
+                 : "memory")
 
 /*
- * d [64][256] = a [64][16] b [256][16]^T, + d with `add`; halves, FP32 accumulators, one k16 step. Lane l of warp w of the group holds rows 16 w + l / 4 in
+ * d [64][256] = a [64][16] b [256][16]^T, + d with `add`; halves or bfloat16, FP32 accumulators, one k16 step. Lane l of warp w of the group holds rows 16 w + l / 4 in
  * d[4 j] and d[4 j + 1], that + 8 in d[4 j + 2] and d[4 j + 3], columns 8 j + 2 (l % 4) + {0, 1}.
  */
-__device__ __forceinline__ void h3_step_half(float (&d)[128], uint64_t a, uint64_t b, int add)
+template <bool HALF, int A_ALONG, int B_ALONG> __device__ __forceinline__ void h3_step(float (&d)[128], uint64_t a, uint64_t b, int add)
 {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, %130, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, " H3_TEN(1) ", " H3_TEN(2) ", " H3_TEN(3) ", " H3_TEN(4) ", " H3_TEN(5) ", " H3_TEN(6) ", "
-                 H3_TEN(7) ", " H3_TEN(8) ", " H3_TEN(9) ", " H3_TEN(10) ", " H3_TEN(11) ", "
-                 "%120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, p, 1, 1, 0, 0;\n\t}"
-                 : H3_D64(0), H3_D64(64)
-                 : "l"(a), "l"(b), "r"(add)
-                 : "memory");
+    if (HALF) H3_STEP("f16.f16");
+    else H3_STEP("bf16.bf16");
 }
 
 #undef H3_TEN
@@ -136,6 +140,7 @@ __device__ __forceinline__ void h3_step_half(float (&d)[128], uint64_t a, uint64
 #undef H3_D4
 #undef H3_D16
 #undef H3_D64
+#undef H3_STEP
 
 /* --- fragments and registers ------------------------------------------------------------------------------------------ */
 
@@ -156,19 +161,30 @@ template <int N> __device__ __forceinline__ void h3_registers_more() { asm volat
 
 #define H3_DEVICE static __device__ __forceinline__
 
-/* --- half precision, two in a word ------------------------------------------------------------------------------------ */
+/* How far a descriptor moves for 16 steps of the contraction. */
+constexpr int H3_STEP_ACROSS = 2, H3_STEP_ALONG = 128;
+
+/* --- 16 bits, two in a word: halves or bfloat16 ----------------------------------------------------------------------- */
 
 #ifdef H3_EMULATE
-H3_DEVICE uint32_t h3_half_pair(float low, float high) { return h3_f32_to_f16(low) | (uint32_t)h3_f32_to_f16(high) << 16; }
-H3_DEVICE float h3_half_low(uint32_t pair) { return h3_f16_to_f32((uint16_t)pair); }
-#else
-H3_DEVICE uint32_t h3_half_pair(float low, float high)
+template <bool HALF> H3_DEVICE uint32_t h3_pair(float low, float high)
 {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return *(const uint32_t *)&pair;
+    return HALF ? h3_f32_to_f16(low) | (uint32_t)h3_f32_to_f16(high) << 16 : h3_bf_pair(low, high);
 }
-H3_DEVICE float h3_half_low(uint32_t pair) { return __half2float(__ushort_as_half((unsigned short)pair)); }
+template <bool HALF> H3_DEVICE float h3_low(uint32_t pair) { return HALF ? h3_f16_to_f32((uint16_t)pair) : __uint_as_float(pair << 16); }
+#else
+template <bool HALF> H3_DEVICE uint32_t h3_pair(float low, float high)
+{
+    uint32_t pair;
+    if (HALF) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+template <bool HALF> H3_DEVICE float h3_low(uint32_t pair)
+{
+    return HALF ? __half2float(__ushort_as_half((unsigned short)pair)) : __uint_as_float(pair << 16);
+}
 #endif
-H3_DEVICE float h3_half_high(uint32_t pair) { return h3_half_low(pair >> 16); }
+template <bool HALF> H3_DEVICE float h3_high(uint32_t pair) { return h3_low<HALF>(pair >> 16); }
 
 #endif

@@ -1,37 +1,45 @@
 /*
- * out = x weight^T + bias for halves on a Hopper GPU, with whatever a writer makes of a finished tile on its way out.
+ * out = left right^T (+ bias) for halves or bfloat16 on a Hopper GPU, with whatever a writer makes of a finished tile on its way out.
  *
- * x [rows][channels], weight [columns][channels], bias [columns]; channels a multiple of 64, columns of 256. A tile is 128 rows by 256 columns. Every sum is one FP32
- * accumulator over ascending k16 steps of the tensor core (contract gemm-tc-k16-ascending-v1, src/qualify/tensor_core.c), then + bias in FP32, then one rounding:
- * the bits of a result depend on its row and its column alone, not on tiles, stages or the grid.
+ * left [rows][depth] and right [columns][depth], or [depth][rows] and [depth][columns] where the contraction lies along them; a tile is 128 rows by 256 columns. Every sum is
+ * one FP32 accumulator over ascending k16 steps of the tensor core (contract gemm-tc-k16-ascending-v1, src/qualify/tensor_core.c), the last ones padded with zeros, which
+ * change nothing, then + bias in FP32, then one rounding: the bits of a result depend on its row, its column and the contraction alone, not on tiles, stages or the grid.
  *
  * A block stays for many tiles. Its twelve warps are three groups: two multiply 64 rows each, and round what they have into a tile of shared memory. Of the first group one
- * thread fetches 64 channels of 128 rows and 256 columns at a time into STAGES places, and three warps take the rounded tile, while the next one is multiplied.
+ * thread fetches 64 steps of the contraction of 128 rows and 256 columns at a time into STAGES places, and three warps take the rounded tile, while the next one is multiplied.
  */
 #ifndef H3_HOPPER_MATMUL_CUH
 #define H3_HOPPER_MATMUL_CUH
 
 #include "hopper.cuh"
+#include "tensor_map.cuh"
 
 namespace {
 
 struct matmul {
     static constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 3, BIASES = STAGES + 1; /* a tile has at least one stage: so far ahead may the fetching thread be */
-    static constexpr int THREADS = 384, GROUP = 128, WARP = 32, ROWS_TOGETHER = 16;                        /* tiles of so many rows of tiles are neighbours in time */
+    static constexpr int PANEL = 64 * 64;                                                       /* elements of a tile of 64 rows */
+    static constexpr int THREADS = 384, GROUP = 128, WARP = 32, ROWS_TOGETHER = 16;             /* tiles of so many rows of tiles are neighbours in time */
     static constexpr int MULTIPLIERS = 8, WRITERS = 3;                                          /* warps */
     static constexpr int MULTIPLYING = 200, WRITING = 104;                                      /* registers a thread, of 168 that the launch gives */
     static_assert(2 * MULTIPLYING + WRITING <= 3 * 168, "registers of a multiprocessor");
 
-    int64_t rows;
-    int channels, columns;
-    int second; /* rows of the weight from the first 128 columns of a tile to its other 128 */
-    int step;   /* rows of the weight from one tile to the next */
-    const uint16_t *bias;
+    const void *left, *right;
+    const uint16_t *bias; /* [columns], in whole 16 bytes with as many elements as a tile's columns need; read by kinds with BIAS */
+    int64_t rows, columns, depth;
+    int second; /* rows of `right` from a tile's first 128 columns to its other 128 */
+    int step;   /* rows of `right` from one tile to the next */
+};
+
+/* What a kernel is made for: halves or bfloat16, how its operands lie, whether there is a bias. */
+template <bool HALF_, int LEFT_ALONG_, int RIGHT_ALONG_, bool BIAS_> struct matmul_kind {
+    static constexpr bool HALF = HALF_, BIAS = BIAS_;
+    static constexpr int LEFT_ALONG = LEFT_ALONG_, RIGHT_ALONG = RIGHT_ALONG_;
 };
 
 /* Shared memory of a block. */
 struct matmul_memory {
-    uint16_t x[matmul::STAGES][matmul::ROWS * matmul::DEPTH], weight[matmul::STAGES][matmul::COLUMNS * matmul::DEPTH];
+    uint16_t left[matmul::STAGES][matmul::ROWS * matmul::DEPTH], right[matmul::STAGES][matmul::COLUMNS * matmul::DEPTH];
     uint16_t tile[matmul::ROWS * matmul::COLUMNS]; /* matmul_spot */
     uint16_t bias[matmul::BIASES][matmul::COLUMNS];
     h3_barrier full[matmul::STAGES], empty[matmul::STAGES], filled, taken; /* of the stages; of the tile */
@@ -41,17 +49,20 @@ static_assert(sizeof(matmul_memory) <= 227 * 1024, "shared memory of a multiproc
 /* Where the 8 columns `piece` of a tile's row lie: turned, so that eight rows do not share banks. */
 H3_DEVICE int matmul_spot(int row, int piece) { return row * matmul::COLUMNS + (piece ^ (row & 7)) * 8; }
 
+/* --- tiles ------------------------------------------------------------------------------------------------------------ */
+
+__host__ H3_DEVICE int matmul_row_tiles(const matmul &p) { return (int)((p.rows + matmul::ROWS - 1) / matmul::ROWS); }
+__host__ H3_DEVICE int matmul_column_tiles(const matmul &p) { return (int)((p.columns + matmul::COLUMNS - 1) / matmul::COLUMNS); }
+__host__ H3_DEVICE int matmul_tiles(const matmul &p) { return matmul_row_tiles(p) * matmul_column_tiles(p); }
+
 /* Which tile comes as the t-th. */
 struct matmul_tile {
     int row, column; /* in tiles */
 };
 
-__host__ H3_DEVICE int matmul_row_tiles(const matmul &p) { return (int)((p.rows + matmul::ROWS - 1) / matmul::ROWS); }
-__host__ H3_DEVICE int matmul_tiles(const matmul &p) { return matmul_row_tiles(p) * (p.columns / matmul::COLUMNS); }
-
 H3_DEVICE matmul_tile matmul_tile_at(const matmul &p, int t)
 {
-    const int all = matmul_row_tiles(p), together = matmul::ROWS_TOGETHER * (p.columns / matmul::COLUMNS), first = t / together * matmul::ROWS_TOGETHER;
+    const int all = matmul_row_tiles(p), together = matmul::ROWS_TOGETHER * matmul_column_tiles(p), first = t / together * matmul::ROWS_TOGETHER;
     const int count = all - first < matmul::ROWS_TOGETHER ? all - first : matmul::ROWS_TOGETHER;
     const matmul_tile tile = {first + t % together % count, t % together / count};
     return tile;
@@ -60,23 +71,33 @@ H3_DEVICE matmul_tile matmul_tile_at(const matmul &p, int t)
 #ifdef H3_HOPPER_CODE
 /* --- fetching --------------------------------------------------------------------------------------------------------- */
 
-H3_DEVICE void matmul_fetch(matmul_memory *m, const CUtensorMap *x, const CUtensorMap *weight, const matmul &p)
+template <class Kind> H3_DEVICE void matmul_fetch(matmul_memory *m, const CUtensorMap *left, const CUtensorMap *right, const matmul &p)
 {
-    constexpr unsigned STAGE = (unsigned)(sizeof m->x[0] + sizeof m->weight[0]), BIAS = (unsigned)sizeof m->bias[0];
+    constexpr unsigned STAGE = (unsigned)(sizeof m->left[0] + sizeof m->right[0]), BIAS = Kind::BIAS ? (unsigned)sizeof m->bias[0] : 0;
+    constexpr int HALF = matmul::COLUMNS / 2;
+    const int tiles = matmul_tiles(p), depth = (int)p.depth;
     int stage = 0, phase = 0, turn = 0;
-    for (int t = (int)blockIdx.x; t < matmul_tiles(p); t += (int)gridDim.x, turn = (turn + 1) % matmul::BIASES) {
+    for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, turn = (turn + 1) % matmul::BIASES) {
         const matmul_tile tile = matmul_tile_at(p, t);
         const int row = tile.row * matmul::ROWS, column = tile.column * p.step;
-        for (int k = 0; k < p.channels; k += matmul::DEPTH) {
+        for (int k = 0; k < depth; k += matmul::DEPTH) {
             h3_barrier *full = &m->full[stage];
             h3_barrier_wait(&m->empty[stage], (unsigned)phase ^ 1u);
             h3_barrier_expect(full, k == 0 ? STAGE + BIAS : STAGE);
-            h3_load_box(m->x[stage], x, k, row, full);
-            h3_load_box(m->weight[stage], weight, k, column, full);
-            h3_load_box(m->weight[stage] + matmul::COLUMNS / 2 * matmul::DEPTH, weight, k, column + p.second, full);
-            if (k == 0) {
+            if (Kind::LEFT_ALONG) {
+                for (int i = 0; i < 2; i++) h3_load_box(m->left[stage] + i * matmul::PANEL, left, row + 64 * i, k, full);
+            } else {
+                h3_load_box(m->left[stage], left, k, row, full);
+            }
+            if (Kind::RIGHT_ALONG) {
+                for (int i = 0; i < 4; i++) h3_load_box(m->right[stage] + i * matmul::PANEL, right, column + 64 * i, k, full);
+            } else {
+                h3_load_box(m->right[stage], right, k, column, full);
+                h3_load_box(m->right[stage] + 2 * matmul::PANEL, right, k, column + p.second, full);
+            }
+            if (Kind::BIAS && k == 0) {
                 h3_load_bytes(m->bias[turn], p.bias + column, BIAS / 2, full);
-                h3_load_bytes(m->bias[turn] + matmul::COLUMNS / 2, p.bias + column + p.second, BIAS / 2, full);
+                h3_load_bytes(m->bias[turn] + HALF, p.bias + column + p.second, BIAS / 2, full);
             }
             stage = stage + 1 == matmul::STAGES ? 0 : stage + 1;
             phase ^= stage == 0;
@@ -87,7 +108,7 @@ H3_DEVICE void matmul_fetch(matmul_memory *m, const CUtensorMap *x, const CUtens
 /* --- multiplying ------------------------------------------------------------------------------------------------------ */
 
 /* The group's 64 rows, with the bias and rounded, to their places in the tile. */
-H3_DEVICE void matmul_round(uint16_t *tile, const float (&d)[128], const uint16_t *bias, int group, int warp, int lane)
+template <class Kind> H3_DEVICE void matmul_round(uint16_t *tile, const float (&d)[128], const uint16_t *bias, int group, int warp, int lane)
 {
     const int row = group * 64 + warp * 16 + lane % 16, second = lane / 16;
 #pragma unroll
@@ -95,31 +116,38 @@ H3_DEVICE void matmul_round(uint16_t *tile, const float (&d)[128], const uint16_
         uint32_t r[4];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const uint32_t b = *(const uint32_t *)(bias + 8 * (j + half) + 2 * (lane % 4));
-            const float low = h3_half_low(b), high = h3_half_high(b);
             const float *from = d + 4 * (j + half);
-            r[2 * half] = h3_half_pair(__fadd_rn(from[0], low), __fadd_rn(from[1], high));
-            r[2 * half + 1] = h3_half_pair(__fadd_rn(from[2], low), __fadd_rn(from[3], high));
+            float sums[4] = {from[0], from[1], from[2], from[3]};
+            if (Kind::BIAS) {
+                const uint32_t b = *(const uint32_t *)(bias + 8 * (j + half) + 2 * (lane % 4));
+#pragma unroll
+                for (int e = 0; e < 4; e++) sums[e] += e % 2 == 0 ? h3_low<Kind::HALF>(b) : h3_high<Kind::HALF>(b);
+            }
+            r[2 * half] = h3_pair<Kind::HALF>(sums[0], sums[1]);
+            r[2 * half + 1] = h3_pair<Kind::HALF>(sums[2], sums[3]);
         }
         h3_store_matrices(tile + matmul_spot(row, j + second), r);
     }
 }
 
-H3_DEVICE void matmul_multiply(matmul_memory *m, const matmul &p, int group, int warp, int lane)
+template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory *m, const matmul &p, int group, int warp, int lane)
 {
-    const uint64_t x = h3_operand(m->x[0] + group * 64 * matmul::DEPTH), weight = h3_operand(m->weight[0]);
-    constexpr int X_STAGE = sizeof m->x[0] / 16, WEIGHT_STAGE = sizeof m->weight[0] / 16;
+    constexpr int LEFT_STAGE = sizeof m->left[0] / 16, RIGHT_STAGE = sizeof m->right[0] / 16; /* in a descriptor */
+    constexpr int LEFT_STEP = Kind::LEFT_ALONG ? H3_STEP_ALONG : H3_STEP_ACROSS, RIGHT_STEP = Kind::RIGHT_ALONG ? H3_STEP_ALONG : H3_STEP_ACROSS;
+    const uint64_t left = h3_operand(m->left[0] + group * matmul::PANEL), right = h3_operand(m->right[0]);
+    const int tiles = matmul_tiles(p), depth = (int)p.depth;
     float d[128];
     int stage = 0, phase = 0, turn = 0, filled = 0;
-    for (int t = (int)blockIdx.x; t < matmul_tiles(p); t += (int)gridDim.x, turn = (turn + 1) % matmul::BIASES, filled ^= 1) {
+    for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, turn = (turn + 1) % matmul::BIASES, filled ^= 1) {
         int last = 0;
         h3_steps_keep(d);
-        for (int k = 0; k < p.channels; k += matmul::DEPTH) {
+        for (int k = 0; k < depth; k += matmul::DEPTH) {
             h3_barrier_wait(&m->full[stage], (unsigned)phase);
             h3_steps_begin();
 #pragma unroll
-            for (int step = 0; step < matmul::DEPTH / 16; step++)
-                h3_step_half(d, x + (uint64_t)(stage * X_STAGE + 2 * step), weight + (uint64_t)(stage * WEIGHT_STAGE + 2 * step), k > 0 || step > 0);
+            for (int i = 0; i < matmul::DEPTH / 16; i++)
+                h3_step<Kind::HALF, Kind::LEFT_ALONG, Kind::RIGHT_ALONG>(d, left + (uint64_t)(stage * LEFT_STAGE + i * LEFT_STEP),
+                                                                          right + (uint64_t)(stage * RIGHT_STAGE + i * RIGHT_STEP), k > 0 || i > 0);
             h3_steps_close();
             h3_steps_wait<1>();
             if (k > 0 && lane == 0) h3_barrier_arrive(&m->empty[last]);
@@ -131,7 +159,7 @@ H3_DEVICE void matmul_multiply(matmul_memory *m, const matmul &p, int group, int
         h3_steps_keep(d);
         if (lane == 0) h3_barrier_arrive(&m->empty[last]);
         h3_barrier_wait(&m->taken, (unsigned)filled ^ 1u);
-        matmul_round(m->tile, d, m->bias[turn], group, warp, lane);
+        matmul_round<Kind>(m->tile, d, m->bias[turn], group, warp, lane);
         __syncwarp();
         if (lane == 0) h3_barrier_arrive(&m->filled);
     }
@@ -139,11 +167,12 @@ H3_DEVICE void matmul_multiply(matmul_memory *m, const matmul &p, int group, int
 
 /* --- writing ---------------------------------------------------------------------------------------------------------- */
 
-/* `write`: a Writer; called by three warps with a tile, how many of its rows there are, and its place. */
+/* `write`: a Writer; called by three warps with a tile, the first of its rows, how many of them there are, and which tile of the columns it is. */
 template <class Writer> H3_DEVICE void matmul_write(matmul_memory *m, const matmul &p, const Writer &write, int warp, int lane)
 {
+    const int tiles = matmul_tiles(p);
     int filled = 0;
-    for (int t = (int)blockIdx.x; t < matmul_tiles(p); t += (int)gridDim.x, filled ^= 1) {
+    for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, filled ^= 1) {
         const matmul_tile tile = matmul_tile_at(p, t);
         const int64_t row = (int64_t)tile.row * matmul::ROWS;
         h3_barrier_wait(&m->filled, (unsigned)filled);
@@ -154,13 +183,14 @@ template <class Writer> H3_DEVICE void matmul_write(matmul_memory *m, const matm
 }
 #endif
 
-template <class Writer>
-__global__ void __launch_bounds__(matmul::THREADS, 1) matmul_kernel(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap weight, matmul p, Writer write)
+template <class Kind, class Writer>
+__global__ void __launch_bounds__(matmul::THREADS, 1) matmul_kernel(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right, matmul p, Writer write)
 {
 #ifdef H3_HOPPER_CODE
     H3_SHARED_1024
     matmul_memory *m = (matmul_memory *)shared;
-    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / matmul::GROUP, 0), warp = (int)threadIdx.x % matmul::GROUP / matmul::WARP, lane = (int)threadIdx.x % matmul::WARP;
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / matmul::GROUP, 0), lane = (int)threadIdx.x % matmul::WARP;
+    const int warp = (int)threadIdx.x % matmul::GROUP / matmul::WARP;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < matmul::STAGES; stage++) {
             h3_barrier_set(&m->full[stage], 1);
@@ -174,15 +204,49 @@ __global__ void __launch_bounds__(matmul::THREADS, 1) matmul_kernel(const __grid
     if (group == 0) {
         h3_registers_fewer<matmul::WRITING>();
         if (warp > 0) matmul_write(m, p, write, warp - 1, lane);
-        else if (lane == 0) matmul_fetch(m, &x, &weight, p);
+        else if (lane == 0) matmul_fetch<Kind>(m, &left, &right, p);
     } else {
         h3_registers_more<matmul::MULTIPLYING>();
-        matmul_multiply(m, p, group - 1, warp, lane);
+        matmul_multiply<Kind>(m, p, group - 1, warp, lane);
     }
 #else
     (void)sizeof(write(nullptr, 0, 0, 0, 0, 0), 0);
     __trap();
 #endif
+}
+
+/* --- starting: host code ---------------------------------------------------------------------------------------------- */
+
+/* Whether the operands can be read by boxes, and this GPU is one. */
+template <class Kind> bool matmul_fits(const matmul &p)
+{
+    const uintptr_t places = (uintptr_t)p.left | (uintptr_t)p.right | (Kind::BIAS ? (uintptr_t)p.bias : 0);
+    const int64_t limit = (int64_t)1 << 30, left_pitch = Kind::LEFT_ALONG ? p.rows : p.depth, right_pitch = Kind::RIGHT_ALONG ? p.columns : p.depth;
+    if (places % 16 != 0 || left_pitch % 8 != 0 || right_pitch % 8 != 0) return false;
+    if (p.rows < 1 || p.columns < 1 || p.depth < 1 || p.rows > limit || p.columns > limit || p.depth > limit) return false;
+    return (p.rows + matmul::ROWS - 1) / matmul::ROWS * ((p.columns + matmul::COLUMNS - 1) / matmul::COLUMNS) <= limit && hopper_processors() > 0;
+}
+
+/* A product that fits, on `stream`; a cudaError_t. */
+template <class Kind, class Writer> int matmul_start(void *stream, const char *name, const matmul &p, const Writer &write)
+{
+    const int tiles = matmul_tiles(p), most = hopper_processors();
+    const unsigned grid = (unsigned)(tiles < most ? tiles : most);
+    CUtensorMap left, right;
+    int code = Kind::LEFT_ALONG ? make_tensor_map(&left, p.left, p.depth, p.rows, 64) : make_tensor_map(&left, p.left, p.rows, p.depth, matmul::ROWS);
+    if (code != cudaSuccess) return code;
+    code = Kind::RIGHT_ALONG ? make_tensor_map(&right, p.right, p.depth, p.columns, 64) : make_tensor_map(&right, p.right, p.columns, p.depth, matmul::COLUMNS / 2);
+    if (code != cudaSuccess) return code;
+#ifdef H3_EMULATE
+    (void)stream;
+    h3_emulate(name, dim3(grid), matmul::THREADS, sizeof(matmul_memory), [=] { matmul_kernel<Kind, Writer>(left, right, p, write); });
+#else
+    (void)name;
+    code = (int)cudaFuncSetAttribute(matmul_kernel<Kind, Writer>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(matmul_memory));
+    if (code != cudaSuccess) return code;
+    matmul_kernel<Kind, Writer><<<grid, matmul::THREADS, sizeof(matmul_memory), (cudaStream_t)stream>>>(left, right, p, write);
+#endif
+    return (int)cudaGetLastError();
 }
 
 } // namespace

@@ -3,7 +3,6 @@
  * memory nor come back for the gate and for the rotation of the heads. What comes out has the bytes of the product and of the kernels of video_layers.cu after each other.
  */
 #include "../hopper/matmul.cuh"
-#include "../hopper/tensor_map.h"
 #include "video_rows.cuh"
 
 namespace {
@@ -88,60 +87,38 @@ struct write_added {
     }
 };
 
-/* The GPU's multiprocessors, 0 where the kernel cannot run. */
-int processors_of_hopper()
-{
-    static int known = -1; /* one GPU a process */
-    int device, major, minor, processors;
-    if (known >= 0) return known;
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
-        return 0;
-    return known = major == 9 && minor == 0 ? processors : 0;
-}
+/* Halves that lie across, with a bias. */
+typedef matmul_kind<true, 0, 0, true> kind;
 
-template <class Writer> int start(void *stream, const char *name, const CUtensorMap &x, const CUtensorMap &weight, const matmul &p, const Writer &write)
+matmul shape_of(const h3_video_matmul &p)
 {
-    const int tiles = matmul_tiles(p), most = processors_of_hopper();
-    const unsigned grid = (unsigned)(tiles < most ? tiles : most);
-#ifdef H3_EMULATE
-    (void)stream;
-    h3_emulate(name, dim3(grid), matmul::THREADS, sizeof(matmul_memory), [=] { matmul_kernel<Writer>(x, weight, p, write); });
-#else
-    (void)name;
-    const cudaError_t code = cudaFuncSetAttribute(matmul_kernel<Writer>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(matmul_memory));
-    if (code != cudaSuccess) return (int)code;
-    matmul_kernel<Writer><<<grid, matmul::THREADS, sizeof(matmul_memory), (cudaStream_t)stream>>>(x, weight, p, write);
-#endif
-    return (int)cudaGetLastError();
+    const bool is_gated = p.kind == H3_VIDEO_MATMUL_GATED;
+    const int half = matmul::COLUMNS / 2;
+    matmul shape = {};
+    shape.left = p.x, shape.right = p.weight, shape.bias = (const uint16_t *)p.bias;
+    shape.rows = p.rows, shape.columns = p.columns, shape.depth = p.channels;
+    shape.second = is_gated ? (int)p.columns / 2 : half;
+    shape.step = is_gated ? half : matmul::COLUMNS;
+    return shape;
 }
 
 } // namespace
 
 int h3_video_matmul_fits(const h3_video_matmul *p)
 {
-    const uintptr_t places = (uintptr_t)p->x | (uintptr_t)p->weight | (uintptr_t)p->bias | (uintptr_t)p->out | (uintptr_t)p->cosine | (uintptr_t)p->sine | (uintptr_t)p->scale;
-    const int64_t limit = (int64_t)1 << 30;
-    if (places % 16 != 0 || p->rows < 1 || p->rows > limit || p->channels > limit || p->columns > limit) return 0;
-    if (p->channels < matmul::DEPTH || p->channels % matmul::DEPTH != 0 || p->columns < matmul::COLUMNS || p->columns % matmul::COLUMNS != 0) return 0;
-    if (p->kind == H3_VIDEO_MATMUL_HEADS && (p->columns != 3 * p->heads * 64 || p->heads % 4 != 0 || p->tokens < 1 || p->tokens > limit)) return 0;
-    return (p->rows + matmul::ROWS - 1) / matmul::ROWS * (p->columns / matmul::COLUMNS) <= limit && processors_of_hopper() > 0;
+    const uintptr_t places = (uintptr_t)p->out | (uintptr_t)p->cosine | (uintptr_t)p->sine | (uintptr_t)p->scale;
+    if (places % 16 != 0 || p->channels % matmul::DEPTH != 0 || p->columns % matmul::COLUMNS != 0 || !matmul_fits<kind>(shape_of(*p))) return 0;
+    return p->kind != H3_VIDEO_MATMUL_HEADS || (p->columns == 3 * p->heads * 64 && p->heads % 4 == 0 && p->tokens >= 1 && p->tokens <= (int64_t)1 << 30);
 }
 
 int h3_video_start_matmul(void *stream, const h3_video_matmul *p)
 {
-    const bool is_gated = p->kind == H3_VIDEO_MATMUL_GATED;
-    const int half = matmul::COLUMNS / 2;
-    const matmul shape = {p->rows, (int)p->channels, (int)p->columns, is_gated ? (int)p->columns / 2 : half, is_gated ? half : matmul::COLUMNS, (const uint16_t *)p->bias};
+    const matmul shape = shape_of(*p);
+    const int columns = (int)p->columns;
     uint16_t *out = (uint16_t *)p->out;
-    CUtensorMap x, weight;
-    int code = h3_tensor_map(&x, p->x, p->rows, p->channels, matmul::ROWS);
-    if (code == cudaSuccess) code = h3_tensor_map(&weight, p->weight, p->columns, p->channels, half);
-    if (code != cudaSuccess) return code;
-    if (is_gated) return start(stream, "matmul_gated", x, weight, shape, write_gated{out, (int)p->columns / 2});
-    if (p->kind == H3_VIDEO_MATMUL_ADDED) return start(stream, "matmul_added", x, weight, shape, write_added{(float *)p->out, p->scale, (int)p->columns});
+    if (p->kind == H3_VIDEO_MATMUL_GATED) return matmul_start<kind>(stream, "matmul_gated", shape, write_gated{out, columns / 2});
+    if (p->kind == H3_VIDEO_MATMUL_ADDED) return matmul_start<kind>(stream, "matmul_added", shape, write_added{(float *)p->out, p->scale, columns});
     if (p->kind == H3_VIDEO_MATMUL_HEADS)
-        return start(stream, "matmul_heads", x, weight, shape, write_heads{out, p->cosine, p->sine, (int)p->tokens, (int)p->heads, p->epsilon});
-    return start(stream, "matmul", x, weight, shape, write_plain{out, (int)p->columns});
+        return matmul_start<kind>(stream, "matmul_heads", shape, write_heads{out, p->cosine, p->sine, (int)p->tokens, (int)p->heads, p->epsilon});
+    return matmul_start<kind>(stream, "matmul", shape, write_plain{out, columns});
 }

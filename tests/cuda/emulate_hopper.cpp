@@ -19,6 +19,8 @@
 #include "emulate_hopper.h"
 #include "emulate_threads.h"
 
+extern "C" float h3_tensor_core_step(const uint16_t a[16], const uint16_t b[16], float c);
+
 using emulated::stop;
 using emulated::WARP;
 
@@ -131,7 +133,7 @@ void issue(const copy &c)
 struct step {
     float *lanes[WARP];
     uint64_t a, b;
-    bool add;
+    bool add, half, a_along, b_along;
     unsigned row; /* of the 64 that this warp has */
 };
 struct warp_steps {
@@ -140,31 +142,44 @@ struct warp_steps {
 };
 std::vector<warp_steps> warps;
 
-/* Halves [rows][16] that a descriptor names, from `row`. */
-void read_operand(std::vector<float> &out, uint64_t descriptor, unsigned row, unsigned rows)
+/* What a descriptor names: [rows][16], from `row`. */
+struct operand {
+    std::vector<uint16_t> bits;
+    std::vector<float> halves;
+};
+
+void read_operand(operand &out, uint64_t descriptor, bool along, unsigned row, unsigned rows)
 {
-    const size_t start = (size_t)(descriptor & 0x3fff) << 4, eight = (size_t)(descriptor >> 32 & 0x3fff) << 4;
-    if (descriptor >> 61 != 2 || eight != 1024) stop("multiplies with a descriptor that is not one of swizzled tiles", "");
-    out.resize((size_t)rows * 16);
-    for (unsigned r = 0; r < rows; r++)
+    const size_t start = (size_t)(descriptor & 0x3fff) << 4, tile = (size_t)(descriptor >> 16 & 0x3fff) << 4, eight = (size_t)(descriptor >> 32 & 0x3fff) << 4;
+    if (descriptor >> 61 != 2 || eight != 1024 || (along && tile != 8192)) stop("multiplies with a descriptor that is not one of swizzled tiles", "");
+    out.bits.resize((size_t)rows * 16);
+    out.halves.resize((size_t)rows * 16);
+    for (unsigned i = 0; i < rows; i++)
         for (unsigned k = 0; k < 16; k++) {
-            uint16_t value;
-            memcpy(&value, place_at(turned(start + (row + r) / 8 * eight + (row + r) % 8 * 128 + k * 2), 2), 2);
-            out[r * 16 + k] = h3_f16_to_f32(value);
+            const unsigned r = row + i;
+            const size_t place = along ? r / 64 * tile + k / 8 * eight + k % 8 * 128 + r % 64 * 2 : r / 8 * eight + r % 8 * 128 + k * 2;
+            memcpy(&out.bits[i * 16 + k], place_at(turned(start + place), 2), 2);
+            out.halves[i * 16 + k] = h3_f16_to_f32(out.bits[i * 16 + k]);
         }
+}
+
+float step_of_halves(const float *a, const float *b, float sum)
+{
+    double exact = sum;
+    for (unsigned k = 0; k < 16; k++) exact += (double)a[k] * (double)b[k];
+    return (float)exact;
 }
 
 void multiply(const step &s)
 {
-    std::vector<float> a, b;
-    read_operand(a, s.a, s.row, 16);
-    read_operand(b, s.b, 0, 256);
+    operand a, b;
+    read_operand(a, s.a, s.a_along, s.row, 16);
+    read_operand(b, s.b, s.b_along, 0, 256);
     for (unsigned lane = 0; lane < WARP; lane++)
         for (unsigned i = 0; i < 128; i++) {
-            const float *left = &a[(lane / 4 + i % 4 / 2 * 8) * 16], *right = &b[(i / 4 * 8 + lane % 4 * 2 + i % 2) * 16];
-            double sum = s.add ? s.lanes[lane][i] : 0.0;
-            for (unsigned k = 0; k < 16; k++) sum += (double)left[k] * (double)right[k];
-            s.lanes[lane][i] = (float)sum;
+            const unsigned left = (lane / 4 + i % 4 / 2 * 8) * 16, right = (i / 4 * 8 + lane % 4 * 2 + i % 2) * 16;
+            const float sum = s.add ? s.lanes[lane][i] : 0.0f;
+            s.lanes[lane][i] = s.half ? step_of_halves(&a.halves[left], &b.halves[right], sum) : h3_tensor_core_step(&a.bits[left], &b.bits[right], sum);
         }
 }
 
@@ -173,13 +188,13 @@ warp_steps &own() { return warps[emulated::thread() / WARP]; }
 struct asked {
     float *d;
     uint64_t a, b;
-    bool add;
+    bool add, half, a_along, b_along;
 };
 
 void act_step(void *const *lanes)
 {
     const asked *first = static_cast<asked *>(lanes[0]);
-    step s = {{}, first->a, first->b, first->add, emulated::thread() / WARP % 4 * 16};
+    step s = {{}, first->a, first->b, first->add, first->half, first->a_along, first->b_along, emulated::thread() / WARP % 4 * 16};
     for (unsigned i = 0; i < WARP; i++) {
         const asked *mine = static_cast<asked *>(lanes[i]);
         if (mine->a != s.a || mine->b != s.b || mine->add != s.add) stop("multiplies other tiles in one lane than in another", "");
@@ -296,13 +311,13 @@ void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barri
     issue({barrier, static_cast<char *>(to), static_cast<const char *>(from), bytes, {}, 0, 0});
 }
 
-uint64_t h3_operand(const void *tile) { return (uint64_t)offset_of(tile, 1024, 1024) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+uint64_t h3_operand(const void *tile) { return (uint64_t)offset_of(tile, 1024, 1024) >> 4 | 512ull << 16 | 64ull << 32 | 1ull << 62; }
 
 void h3_steps_begin() { emulated::meet("wgmma.fence", nullptr, act_begin); }
 
-void h3_step_half(float (&d)[128], uint64_t a, uint64_t b, int add)
+void h3_step_of(float (&d)[128], uint64_t a, uint64_t b, int add, bool half, bool a_along, bool b_along)
 {
-    asked mine = {d, a, b, add != 0};
+    asked mine = {d, a, b, add != 0, half, a_along, b_along};
     emulated::meet("wgmma", &mine, act_step);
 }
 

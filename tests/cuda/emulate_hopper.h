@@ -25,7 +25,8 @@ void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barri
 uint64_t h3_operand(const void *tile);
 void h3_steps_begin();
 inline void h3_steps_keep(float (&)[128]) {}
-void h3_step_half(float (&d)[128], uint64_t a, uint64_t b, int add);
+void h3_step_of(float (&d)[128], uint64_t a, uint64_t b, int add, bool half, bool a_along, bool b_along);
+template <bool HALF, int A_ALONG, int B_ALONG> inline void h3_step(float (&d)[128], uint64_t a, uint64_t b, int add) { h3_step_of(d, a, b, add, HALF, A_ALONG, B_ALONG); }
 void h3_steps_close();
 void h3_steps_wait_for(int groups);
 template <int N> inline void h3_steps_wait() { h3_steps_wait_for(N); }

@@ -110,6 +110,14 @@ typedef struct h3_gemm {
 /* left_along without right_along, and partial sums other than !left_along with right_along, are not made. */
 int h3_gemm_run(h3_call *call, const h3_gemm *gemm);
 
+/* Which kernel a product takes, for what a call says it ran. */
+const char *h3_gemm_kernel(const h3_gemm *gemm);
+
+/* gemm_hopper.cu: whether it takes this product (H3_CANDIDATE_PRODUCTS=wgmma in the environment, a Hopper GPU, operands that start at 16 bytes with rows of whole 16 bytes,
+ * no bias, no partial sums), and the product. */
+bool h3_gemm_hopper_fits(const h3_gemm *gemm);
+int h3_gemm_hopper_run(h3_call *call, const h3_gemm *gemm);
+
 /* Rows of a norm. Without a table, table == NULL. `inverse` [rows] gets r when not NULL. */
 typedef struct h3_norm {
     int64_t rows, width, table_rows;

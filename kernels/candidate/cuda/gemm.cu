@@ -227,19 +227,29 @@ template <typename S> int launch(h3_call *call, const h3_gemm &gemm)
     return h3_launch(call, S::PARTIAL ? "gemm_chunks" : "gemm", gemm_kernel<S>, grid, S::THREADS, S::SHARED, w);
 }
 
+/* Whether tiles of 128 x 256 keep a GPU busy. */
+bool fills(const h3_gemm &gemm)
+{
+    return gemm.rows > 64 && gemm.columns > 128 && h3_groups(gemm.rows, 128) * h3_groups(gemm.columns, 256) >= H3_GEMM_FULL_GRID;
+}
+
+bool takes_wgmma(const h3_gemm &gemm) { return fills(gemm) && h3_gemm_hopper_fits(&gemm); }
+
 template <bool LEFT_ALONG, bool RIGHT_ALONG> int launch_ascending(h3_call *call, const h3_gemm &gemm, bool vector)
 {
-    const bool fills = gemm.rows > 64 && gemm.columns > 128 && h3_groups(gemm.rows, 128) * h3_groups(gemm.columns, 256) >= H3_GEMM_FULL_GRID;
     if (!vector) return launch<shape<2, 2, 32, 64, LEFT_ALONG, RIGHT_ALONG, false, false>>(call, gemm);
-    if (fills) return launch<shape<2, 4, 64, 64, LEFT_ALONG, RIGHT_ALONG, true, false>>(call, gemm);
+    if (fills(gemm)) return launch<shape<2, 4, 64, 64, LEFT_ALONG, RIGHT_ALONG, true, false>>(call, gemm);
     return launch<shape<2, 2, 32, 64, LEFT_ALONG, RIGHT_ALONG, true, false>>(call, gemm);
 }
 
 } // namespace
 
+extern "C" const char *h3_gemm_kernel(const h3_gemm *gemm) { return takes_wgmma(*gemm) ? "wgmma_m64n256k16" : "mma_m16n8k16"; }
+
 extern "C" int h3_gemm_run(h3_call *call, const h3_gemm *gemm)
 {
     if (gemm->rows == 0 || gemm->columns == 0) return 0;
+    if (takes_wgmma(*gemm)) return h3_gemm_hopper_run(call, gemm);
     const int64_t left_pitch = gemm->left_along ? gemm->rows : gemm->depth, right_pitch = gemm->right_along ? gemm->columns : gemm->depth;
     const bool vector = left_pitch % 8 == 0 && right_pitch % 8 == 0 && h3_aligned(gemm->left, 16) && h3_aligned(gemm->right, 16);
     if (gemm->partial) {

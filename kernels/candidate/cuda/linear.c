@@ -2,6 +2,9 @@
  * The six linear nodes: y = x W^T with x [R, C] and W [O, C]; backward dx = dy W and dW = dy^T x.
  * Contract gemm-tc-k16-ascending-v1 (gemm.cu): y sums over C, dx over O, dW over the rows, each one ascending chain.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "common.h"
 
 typedef struct linear_sizes {
@@ -40,8 +43,10 @@ int h3_linear_forward(h3_call *call)
     if (check.problem) return h3_refuse(call, &check);
     const h3_gemm product = {.rows = s.rows, .columns = s.outputs, .depth = s.inputs, .left = call->in[0].data,
                              .right = call->param[0].data, .out = call->out.data};
+    char name[64];
     if (h3_gemm_run(call, &product)) return 1;
-    return h3_done(call, "linear_mma_m16n8k16");
+    snprintf(name, sizeof name, "linear_%s", h3_gemm_kernel(&product));
+    return h3_done(call, name);
 }
 
 int h3_linear_backward(h3_call *call)
@@ -57,7 +62,11 @@ int h3_linear_backward(h3_call *call)
                            .right = call->param[0].data, .right_along = true, .out = h3_wanted(&call->din[0])};
     const h3_gemm weight = {.rows = s.outputs, .columns = s.inputs, .depth = s.rows, .left = call->dout.data, .left_along = true,
                             .right = call->in[0].data, .right_along = true, .out = h3_wanted(&call->dparam[0])};
+    char name[96] = "linear_gradient";
+    size_t used = strlen(name);
     if (input.out && h3_gemm_run(call, &input)) return 1;
     if (weight.out && h3_gemm_run(call, &weight)) return 1;
-    return h3_done(call, "linear_gradient_mma_m16n8k16");
+    if (input.out) used += (size_t)snprintf(name + used, sizeof name - used, "_dx_%s", h3_gemm_kernel(&input));
+    if (weight.out) snprintf(name + used, sizeof name - used, "_dw_%s", h3_gemm_kernel(&weight));
+    return h3_done(call, name);
 }

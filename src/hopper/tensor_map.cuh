@@ -1,0 +1,55 @@
+/* How a GPU's copy engine sees a matrix. Host code. */
+#ifndef H3_HOPPER_TENSOR_MAP_CUH
+#define H3_HOPPER_TENSOR_MAP_CUH
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+namespace {
+
+typedef CUresult (*tensor_map_encode)(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *data, const cuuint64_t *sizes, const cuuint64_t *strides,
+                                      const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                      CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
+
+/* From the driver that is loaded, so that programs start where there is none. */
+inline tensor_map_encode find_tensor_map_encode()
+{
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result) != cudaSuccess) return nullptr;
+    return result == cudaDriverEntryPointSuccess ? (tensor_map_encode)found : nullptr;
+}
+
+/*
+ * A matrix [rows][columns] of 16-bit elements in device memory whose rows follow each other, read in boxes of `box_rows` rows and 64 columns; each row of a box is 128 bytes
+ * in shared memory, swizzled (hopper.cuh). Data at 16 bytes, columns a multiple of 8, box_rows 1 to 256, rows and columns below 2^31.
+ * A cudaError_t: cudaErrorNotSupported where the driver has no such maps, cudaErrorInvalidValue for what it does not take.
+ */
+inline int make_tensor_map(CUtensorMap *out, const void *data, int64_t rows, int64_t columns, int box_rows)
+{
+    static tensor_map_encode encode = find_tensor_map_encode();
+    const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows}, strides[] = {2 * (cuuint64_t)columns};
+    const cuuint32_t box[] = {64, (cuuint32_t)box_rows}, steps[] = {1, 1};
+    if (encode == nullptr) return cudaErrorNotSupported;
+    const CUresult code = encode(out, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void *>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return code == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* The current GPU's multiprocessors, 0 where kernels for sm_90a cannot run. One GPU a process. */
+inline int hopper_processors()
+{
+    static int known = -1;
+    int device, major, minor, processors;
+    if (known >= 0) return known;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+        return 0;
+    return known = major == 9 && minor == 0 ? processors : 0;
+}
+
+} // namespace
+
+#endif
