@@ -74,4 +74,23 @@ for change in "${changes[@]}"; do
     refuse "a product is built with $what" [ -e "$work/$name.failed" ]
     noticed "$name" "$what" "$how"
 done
+
+# --- what the assembler makes of it: nothing in local memory, and no word of its own in the way of wgmma or setmaxnreg ---
+nvcc=$(variable NVCC)
+complaints() { # complaints FOLDER: of one compilation
+    "$nvcc" -std=c++17 -O2 -fmad=false -gencode arch=compute_90a,code=sm_90a -Iinclude "-I$1" -I"$1/hopper" -Xptxas -v -c "$1/media/video_matmul.cu" -o "$work/object" 2>&1 |
+        sed -n -E -e 's/.*\((C75[0-9]+)\).*/\1/p' -e 's/.* ([0-9]+) bytes spill stores.*/\1 bytes spilled/p' | sort -u | xargs
+}
+if [ -n "$nvcc" ]; then
+    is 'four kernels, nothing spilled, nothing serialised' "$(complaints src)" '0 bytes spilled'
+    for change in 's/__launch_bounds__\(matmul::THREADS, 1\)//|C7508|registers that nobody promised' '/h3_steps_wait<0>/d|C7517|accumulators that are read without a wait'; do
+        IFS='|' read -r edit code what <<<"$change"
+        tree=$work/$code
+        mkdir -p "$tree/media" && cp -R src/hopper src/base "$tree/" && cp src/media/*.cuh src/media/*.h src/media/video_matmul.cu "$tree/media/"
+        sed -i -E "$edit" "$tree/hopper/matmul.cuh"
+        like "$what are seen" "$(complaints "$tree")" "$code"
+    done
+else
+    no_gpu 'what the assembler makes of the products (no nvcc on this machine)'
+fi
 tap_end
