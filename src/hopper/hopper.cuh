@@ -78,6 +78,15 @@ __device__ __forceinline__ void h3_load_box(void *to, const CUtensorMap *map, in
                  : "memory");
 }
 
+/* The same of a map of items of such tensors. */
+__device__ __forceinline__ void h3_load_box(void *to, const CUtensorMap *map, int column, int row, int item, h3_barrier *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+                 :
+                 : "r"(h3_shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(item), "r"(h3_shared_address(barrier))
+                 : "memory");
+}
+
 /* Bytes in a row; both ends and the count at multiples of 16. */
 __device__ __forceinline__ void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barrier)
 {
@@ -101,10 +110,16 @@ __device__ __forceinline__ uint64_t h3_operand(const void *tile)
 __device__ __forceinline__ void h3_steps_begin() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 
 /* Accumulators are read or written between two sets of steps: keeps the compiler from doing that earlier or later. */
-__device__ __forceinline__ void h3_steps_keep(float (&d)[128])
+template <int N> __device__ __forceinline__ void h3_steps_keep(float (&d)[N])
 {
 #pragma unroll
-    for (int i = 0; i < 128; i++) asm volatile("" : "+f"(d[i]) : : "memory");
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i]) : : "memory");
+}
+
+template <int N> __device__ __forceinline__ void h3_steps_keep(uint32_t (&a)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(a[i]) : : "memory");
 }
 
 __device__ __forceinline__ void h3_steps_close() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
@@ -112,35 +127,63 @@ __device__ __forceinline__ void h3_steps_close() { asm volatile("wgmma.commit_gr
 /* Waits for all but the N groups of steps closed last. */
 template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory"); }
 
-#define H3_TEN(at) "%" #at "0, %" #at "1, %" #at "2, %" #at "3, %" #at "4, %" #at "5, %" #at "6, %" #at "7, %" #at "8, %" #at "9"
-#define H3_D1(i) "+f"(d[i])
-#define H3_D4(i) H3_D1(i), H3_D1(i + 1), H3_D1(i + 2), H3_D1(i + 3)
+#define H3_TEN(at) "%" #at "0, %" #at "1, %" #at "2, %" #at "3, %" #at "4, %" #at "5, %" #at "6, %" #at "7, %" #at "8, %" #at "9, "
+#define H3_FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+#define H3_LIST_64 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) "%30, %31"
+#define H3_LIST_128 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) "%60, %61, %62, %63"
+#define H3_LIST_256                                                                                                                            \
+    H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) H3_TEN(6) H3_TEN(7) H3_TEN(8) H3_TEN(9) H3_TEN(10) H3_TEN(11) "%120, %121, " \
+    "%122, %123, %124, %125, %126, %127"
+#define H3_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define H3_D16(i) H3_D4(i), H3_D4(i + 4), H3_D4(i + 8), H3_D4(i + 12)
-#define H3_D64(i) H3_D16(i), H3_D16(i + 16), H3_D16(i + 32), H3_D16(i + 48)
-#define H3_STEP(types)                                                                                                                                              \
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, %130, 0;\n\twgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"                                          \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, " H3_TEN(1) ", " H3_TEN(2) ", " H3_TEN(3) ", " H3_TEN(4) ", " H3_TEN(5) ", " H3_TEN(6) ", " H3_TEN(7) ", " \
-                 H3_TEN(8) ", " H3_TEN(9) ", " H3_TEN(10) ", " H3_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, p, 1, 1, %131, %132;\n\t}" \
-                 : H3_D64(0), H3_D64(64)                                                                                                                            \
-                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG), "n"(B_ALONG)                                                                                             \
+#define H3_D_64 H3_D16(0), H3_D16(16)
+#define H3_D_128 H3_D_64, H3_D16(32), H3_D16(48)
+#define H3_D_256 H3_D_128, H3_D16(64), H3_D16(80), H3_D16(96), H3_D16(112)
+/* `add`, and what follows the accumulators, by their places in the list of operands. */
+#define H3_STEP(n, types, add_place, left, right, turns, ...)                                                                          \
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, " add_place ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #n "k16.f32." types " {" \
+                 H3_LIST_##n "}, " left ", " right ", p, 1, 1, " turns ";\n\t}"                                                          \
+                 : H3_D_##n                                                                                                            \
+                 : __VA_ARGS__                                                                                                         \
                  : "memory")
+#define H3_SHARED_STEP(n, types, p0, p1, p2, p3, p4) \
+    H3_STEP(n, types, p2, p0, p1, p3 ", " p4, "l"(a), "l"(b), "r"(add), "n"(A_ALONG), "n"(B_ALONG))
+#define H3_REGISTER_STEP(n, types, p0, p1, p2, p3, p4, p5, p6) \
+    H3_STEP(n, types, p5, "{" p0 ", " p1 ", " p2 ", " p3 "}", p4, p6, "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_ALONG))
 
 /*
- * d [64][256] = a [64][16] b [256][16]^T, + d with `add`; halves or bfloat16, FP32 accumulators, one k16 step. Lane l of warp w of the group holds rows 16 w + l / 4 in
- * d[4 j] and d[4 j + 1], that + 8 in d[4 j + 2] and d[4 j + 3], columns 8 j + 2 (l % 4) + {0, 1}.
+ * d [64][N] = a [64][16] b [N][16]^T, + d with `add`; halves or bfloat16, FP32 accumulators, one k16 step; N 64, 128 or 256. Lane l of warp w of the group holds rows
+ * 16 w + l / 4 in d[4 j] and d[4 j + 1], that + 8 in d[4 j + 2] and d[4 j + 3], columns 8 j + 2 (l % 4) + {0, 1}.
  */
-template <bool HALF, int A_ALONG, int B_ALONG> __device__ __forceinline__ void h3_step(float (&d)[128], uint64_t a, uint64_t b, int add)
+template <bool HALF, int N, int A_ALONG, int B_ALONG> __device__ __forceinline__ void h3_step(float (&d)[N / 2], uint64_t a, uint64_t b, int add)
 {
-    if (HALF) H3_STEP("f16.f16");
-    else H3_STEP("bf16.bf16");
+    static_assert(N == 256 || (N == 64 && !HALF), "a width that somebody asks for");
+    if constexpr (N == 64) H3_SHARED_STEP(64, "bf16.bf16", "%32", "%33", "%34", "%35", "%36");
+    else if constexpr (HALF) H3_SHARED_STEP(256, "f16.f16", "%128", "%129", "%130", "%131", "%132");
+    else H3_SHARED_STEP(256, "bf16.bf16", "%128", "%129", "%130", "%131", "%132");
+}
+
+/* The same with a in registers: pairs of rows 16 w + l / 4 and that + 8, columns 2 (l % 4) + {0, 1}, then both rows 8 columns on. They must stay until the step is done:
+ * h3_steps_keep behind the wait. */
+template <int N, int B_ALONG> __device__ __forceinline__ void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    static_assert(N == 128, "a width that somebody asks for");
+    H3_REGISTER_STEP(128, "bf16.bf16", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
 }
 
 #undef H3_TEN
-#undef H3_D1
+#undef H3_FIRST_TEN
+#undef H3_LIST_64
+#undef H3_LIST_128
+#undef H3_LIST_256
 #undef H3_D4
 #undef H3_D16
-#undef H3_D64
+#undef H3_D_64
+#undef H3_D_128
+#undef H3_D_256
 #undef H3_STEP
+#undef H3_SHARED_STEP
+#undef H3_REGISTER_STEP
 
 /* --- fragments and registers ------------------------------------------------------------------------------------------ */
 

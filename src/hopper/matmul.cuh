@@ -146,7 +146,7 @@ template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory *m, const mat
             h3_steps_begin();
 #pragma unroll
             for (int i = 0; i < matmul::DEPTH / 16; i++)
-                h3_step<Kind::HALF, Kind::LEFT_ALONG, Kind::RIGHT_ALONG>(d, left + (uint64_t)(stage * LEFT_STAGE + i * LEFT_STEP),
+                h3_step<Kind::HALF, matmul::COLUMNS, Kind::LEFT_ALONG, Kind::RIGHT_ALONG>(d, left + (uint64_t)(stage * LEFT_STAGE + i * LEFT_STEP),
                                                                           right + (uint64_t)(stage * RIGHT_STAGE + i * RIGHT_STEP), k > 0 || i > 0);
             h3_steps_close();
             h3_steps_wait<1>();

@@ -22,19 +22,25 @@ inline tensor_map_encode find_tensor_map_encode()
 }
 
 /*
- * A matrix [rows][columns] of 16-bit elements in device memory whose rows follow each other, read in boxes of `box_rows` rows and 64 columns; each row of a box is 128 bytes
- * in shared memory, swizzled (hopper.cuh). Data at 16 bytes, columns a multiple of 8, box_rows 1 to 256, rows and columns below 2^31.
+ * Matrices [items][rows][columns] of 16-bit elements in device memory, `pitch` elements from row to row, read in boxes of `box_rows` rows and 64 columns of one item; each row
+ * of a box is 128 bytes in shared memory, swizzled (hopper.cuh). Data at 16 bytes, pitch a multiple of 8, box_rows 1 to 256, all sizes below 2^31.
  * A cudaError_t: cudaErrorNotSupported where the driver has no such maps, cudaErrorInvalidValue for what it does not take.
  */
-inline int make_tensor_map(CUtensorMap *out, const void *data, int64_t rows, int64_t columns, int box_rows)
+inline int make_tensor_maps(CUtensorMap *out, const void *data, int64_t items, int64_t rows, int64_t columns, int64_t pitch, int box_rows, cuuint32_t rank)
 {
     static tensor_map_encode encode = find_tensor_map_encode();
-    const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows}, strides[] = {2 * (cuuint64_t)columns};
-    const cuuint32_t box[] = {64, (cuuint32_t)box_rows}, steps[] = {1, 1};
+    const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows, (cuuint64_t)items}, strides[] = {2 * (cuuint64_t)pitch, 2 * (cuuint64_t)pitch * (cuuint64_t)rows};
+    const cuuint32_t box[] = {64, (cuuint32_t)box_rows, 1}, steps[] = {1, 1, 1};
     if (encode == nullptr) return cudaErrorNotSupported;
-    const CUresult code = encode(out, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void *>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+    const CUresult code = encode(out, CU_TENSOR_MAP_DATA_TYPE_UINT16, rank, const_cast<void *>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return code == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* One matrix whose rows follow each other, for boxes of two coordinates. */
+inline int make_tensor_map(CUtensorMap *out, const void *data, int64_t rows, int64_t columns, int box_rows)
+{
+    return make_tensor_maps(out, data, 1, rows, columns, columns, box_rows, 2);
 }
 
 /* The current GPU's multiprocessors, 0 where kernels for sm_90a cannot run. One GPU a process. */

@@ -84,8 +84,8 @@ bool has_ended(const void *barrier, unsigned parity) { return state_of(static_ca
 /* What a map holds; its 128 bytes are the driver's own affair. */
 struct map_fields {
     const uint16_t *data;
-    int64_t rows, columns;
-    uint32_t box_rows;
+    int64_t items, rows, columns, pitch;
+    uint32_t box_rows, rank;
     uint32_t magic;
 };
 constexpr uint32_t MAGIC = 0x683374;
@@ -96,7 +96,7 @@ struct copy {
     const char *from; /* of bytes in a row; NULL for a box */
     size_t bytes;
     map_fields map;
-    int64_t column, row;
+    int64_t column, row, item;
 };
 std::vector<copy> copies; /* on their way */
 
@@ -106,8 +106,8 @@ void land_box(const copy &c)
     for (int64_t r = 0; r < c.map.box_rows; r++)
         for (int64_t i = 0; i < 64; i++) {
             const int64_t row = c.row + r, column = c.column + i;
-            const bool there = row >= 0 && row < c.map.rows && column >= 0 && column < c.map.columns;
-            const uint16_t value = there ? c.map.data[row * c.map.columns + column] : (uint16_t)0;
+            const bool there = c.item >= 0 && c.item < c.map.items && row >= 0 && row < c.map.rows && column >= 0 && column < c.map.columns;
+            const uint16_t value = there ? c.map.data[(c.item * c.map.rows + row) * c.map.pitch + column] : (uint16_t)0;
             memcpy(place_at(turned(base + (size_t)(r * 128 + i * 2)), 2), &value, 2);
         }
 }
@@ -131,9 +131,9 @@ void issue(const copy &c)
 /* --- steps ------------------------------------------------------------------------------------------------------------ */
 
 struct step {
-    float *lanes[WARP];
-    uint64_t a, b;
-    bool add, half, a_along, b_along;
+    h3_emulated_step asked; /* of the first lane */
+    float *d[WARP];
+    const uint32_t *registers[WARP];
     unsigned row; /* of the 64 that this warp has */
 };
 struct warp_steps {
@@ -170,35 +170,40 @@ float step_of_halves(const float *a, const float *b, float sum)
     return (float)exact;
 }
 
+/* A fragment of registers as [16][16]; what they hold when the step is done, so that a register which is changed too early shows. */
+void read_registers(operand &out, const uint32_t *const *lanes)
+{
+    out.bits.resize(256);
+    for (unsigned lane = 0; lane < WARP; lane++)
+        for (unsigned part = 0; part < 4; part++)
+            for (unsigned e = 0; e < 2; e++) out.bits[(lane / 4 + part % 2 * 8) * 16 + lane % 4 * 2 + e + part / 2 * 8] = (uint16_t)(lanes[lane][part] >> 16 * e);
+    out.halves.resize(256);
+}
+
 void multiply(const step &s)
 {
     operand a, b;
-    read_operand(a, s.a, s.a_along, s.row, 16);
-    read_operand(b, s.b, s.b_along, 0, 256);
+    if (s.asked.registers != nullptr) read_registers(a, s.registers);
+    else read_operand(a, s.asked.a, s.asked.a_along, s.row, 16);
+    read_operand(b, s.asked.b, s.asked.b_along, 0, (unsigned)s.asked.columns);
     for (unsigned lane = 0; lane < WARP; lane++)
-        for (unsigned i = 0; i < 128; i++) {
+        for (unsigned i = 0; i < (unsigned)s.asked.columns / 2; i++) {
             const unsigned left = (lane / 4 + i % 4 / 2 * 8) * 16, right = (i / 4 * 8 + lane % 4 * 2 + i % 2) * 16;
-            const float sum = s.add ? s.lanes[lane][i] : 0.0f;
-            s.lanes[lane][i] = s.half ? step_of_halves(&a.halves[left], &b.halves[right], sum) : h3_tensor_core_step(&a.bits[left], &b.bits[right], sum);
+            const float sum = s.asked.add ? s.d[lane][i] : 0.0f;
+            s.d[lane][i] = s.asked.half ? step_of_halves(&a.halves[left], &b.halves[right], sum) : h3_tensor_core_step(&a.bits[left], &b.bits[right], sum);
         }
 }
 
 warp_steps &own() { return warps[emulated::thread() / WARP]; }
 
-struct asked {
-    float *d;
-    uint64_t a, b;
-    bool add, half, a_along, b_along;
-};
-
 void act_step(void *const *lanes)
 {
-    const asked *first = static_cast<asked *>(lanes[0]);
-    step s = {{}, first->a, first->b, first->add, first->half, first->a_along, first->b_along, emulated::thread() / WARP % 4 * 16};
+    step s = {*static_cast<h3_emulated_step *>(lanes[0]), {}, {}, emulated::thread() / WARP % 4 * 16};
     for (unsigned i = 0; i < WARP; i++) {
-        const asked *mine = static_cast<asked *>(lanes[i]);
-        if (mine->a != s.a || mine->b != s.b || mine->add != s.add) stop("multiplies other tiles in one lane than in another", "");
-        s.lanes[i] = mine->d;
+        const h3_emulated_step *mine = static_cast<h3_emulated_step *>(lanes[i]);
+        if (mine->a != s.asked.a || mine->b != s.asked.b || mine->add != s.asked.add) stop("multiplies other tiles in one lane than in another", "");
+        s.d[i] = mine->d;
+        s.registers[i] = mine->registers;
     }
     if (!own().begun) stop("multiplies before h3_steps_begin", "");
     own().groups.back().push_back(s);
@@ -269,11 +274,13 @@ const bool known = (emulated::hopper = &part, true);
 CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank, void *data, const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
                 const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill)
 {
-    const bool taken = type == CU_TENSOR_MAP_DATA_TYPE_UINT16 && rank == 2 && (uintptr_t)data % 16 == 0 && strides[0] % 16 == 0 && strides[0] == 2 * sizes[0] && box[0] == 64 &&
-                       box[1] >= 1 && box[1] <= 256 && steps[0] == 1 && steps[1] == 1 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
-                       fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && sizes[0] >= 1 && sizes[1] >= 1 && sizes[0] < (cuuint64_t)1 << 32 && sizes[1] < (cuuint64_t)1 << 32;
+    bool taken = type == CU_TENSOR_MAP_DATA_TYPE_UINT16 && (rank == 2 || rank == 3) && (uintptr_t)data % 16 == 0 && strides[0] >= 2 * sizes[0] && box[0] == 64 &&
+                 box[1] >= 1 && box[1] <= 256 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
+    for (cuuint32_t i = 0; i < rank; i++) taken = taken && steps[i] == 1 && sizes[i] >= 1 && sizes[i] < (cuuint64_t)1 << 32;
+    for (cuuint32_t i = 0; i + 1 < rank; i++) taken = taken && strides[i] % 16 == 0;
+    if (rank == 3) taken = taken && box[2] == 1 && strides[1] == strides[0] * sizes[1];
     if (!taken) return CUDA_ERROR_INVALID_VALUE;
-    const map_fields fields = {static_cast<const uint16_t *>(data), (int64_t)sizes[1], (int64_t)sizes[0], box[1], MAGIC};
+    const map_fields fields = {static_cast<const uint16_t *>(data), rank == 3 ? (int64_t)sizes[2] : 1, (int64_t)sizes[1], (int64_t)sizes[0], (int64_t)strides[0] / 2, box[1], rank, MAGIC};
     static_assert(sizeof fields <= sizeof *out, "a map's size");
     memcpy(out, &fields, sizeof fields);
     return CUDA_SUCCESS;
@@ -294,30 +301,33 @@ void h3_barrier_arrive(h3_barrier *barrier) { arrive(barrier, 0); }
 void h3_barrier_expect(h3_barrier *barrier, unsigned bytes) { arrive(barrier, bytes); }
 void h3_barrier_wait(h3_barrier *barrier, unsigned parity) { emulated::wait_until("a barrier of the copies", {has_ended, barrier, parity}); }
 
-void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier)
+static void load_box(void *to, const CUtensorMap *map, uint32_t rank, int column, int row, int item, h3_barrier *barrier)
 {
-    copy c = {barrier, static_cast<char *>(to), nullptr, 0, {}, column, row};
+    copy c = {barrier, static_cast<char *>(to), nullptr, 0, {}, column, row, item};
     memcpy(&c.map, map, sizeof c.map);
-    if (c.map.magic != MAGIC) stop("loads a box of no tensor map", "");
+    if (c.map.magic != MAGIC || c.map.rank != rank) stop("loads a box of no such tensor map", "");
     c.bytes = (size_t)c.map.box_rows * 128;
     offset_of(to, c.bytes, 1024);
     issue(c);
 }
 
+void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier) { load_box(to, map, 2, column, row, 0, barrier); }
+void h3_load_box(void *to, const CUtensorMap *map, int column, int row, int item, h3_barrier *barrier) { load_box(to, map, 3, column, row, item, barrier); }
+
 void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barrier)
 {
     if ((uintptr_t)from % 16 != 0 || bytes % 16 != 0) stop("copies bytes that are not whole 16s", "");
     offset_of(to, bytes, 16);
-    issue({barrier, static_cast<char *>(to), static_cast<const char *>(from), bytes, {}, 0, 0});
+    issue({barrier, static_cast<char *>(to), static_cast<const char *>(from), bytes, {}, 0, 0, 0});
 }
 
 uint64_t h3_operand(const void *tile) { return (uint64_t)offset_of(tile, 1024, 1024) >> 4 | 512ull << 16 | 64ull << 32 | 1ull << 62; }
 
 void h3_steps_begin() { emulated::meet("wgmma.fence", nullptr, act_begin); }
 
-void h3_step_of(float (&d)[128], uint64_t a, uint64_t b, int add, bool half, bool a_along, bool b_along)
+void h3_step_of(const h3_emulated_step &asked)
 {
-    asked mine = {d, a, b, add != 0, half, a_along, b_along};
+    h3_emulated_step mine = asked;
     emulated::meet("wgmma", &mine, act_step);
 }
 

@@ -20,13 +20,29 @@ void h3_barrier_expect(h3_barrier *barrier, unsigned bytes);
 void h3_barrier_wait(h3_barrier *barrier, unsigned parity);
 
 void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier);
+void h3_load_box(void *to, const CUtensorMap *map, int column, int row, int item, h3_barrier *barrier);
 void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barrier);
 
 uint64_t h3_operand(const void *tile);
 void h3_steps_begin();
-inline void h3_steps_keep(float (&)[128]) {}
-void h3_step_of(float (&d)[128], uint64_t a, uint64_t b, int add, bool half, bool a_along, bool b_along);
-template <bool HALF, int A_ALONG, int B_ALONG> inline void h3_step(float (&d)[128], uint64_t a, uint64_t b, int add) { h3_step_of(d, a, b, add, HALF, A_ALONG, B_ALONG); }
+template <class T, int N> inline void h3_steps_keep(T (&)[N]) {}
+/* One step: `a` by descriptor, or four words of each lane. */
+struct h3_emulated_step {
+    float *d;
+    int columns;
+    const uint32_t *registers; /* NULL: a is a descriptor */
+    uint64_t a, b;
+    bool add, half, a_along, b_along;
+};
+void h3_step_of(const h3_emulated_step &step);
+template <bool HALF, int N, int A_ALONG, int B_ALONG> inline void h3_step(float (&d)[N / 2], uint64_t a, uint64_t b, int add)
+{
+    h3_step_of({d, N, nullptr, a, b, add != 0, HALF, A_ALONG != 0, B_ALONG != 0});
+}
+template <int N, int B_ALONG> inline void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    h3_step_of({d, N, a, 0, b, add != 0, false, false, B_ALONG != 0});
+}
 void h3_steps_close();
 void h3_steps_wait_for(int groups);
 template <int N> inline void h3_steps_wait() { h3_steps_wait_for(N); }
