@@ -122,6 +122,14 @@ template <int N> __device__ __forceinline__ void h3_steps_keep(uint32_t (&a)[N])
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(a[i]) : : "memory");
 }
 
+/* to = from. The assembler puts steps after each other when what one of them reads in registers comes from an instruction that stands among others' steps; it does not see
+ * through this one. */
+template <int N> __device__ __forceinline__ void h3_steps_define(uint32_t (&to)[N], const uint32_t (&from)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("prmt.b32 %0, %1, %1, 0x7610;" : "=r"(to[i]) : "r"(from[i]));
+}
+
 __device__ __forceinline__ void h3_steps_close() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
 
 /* Waits for all but the N groups of steps closed last. */
@@ -149,7 +157,7 @@ template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile(
 #define H3_SHARED_STEP(n, types, p0, p1, p2, p3, p4) \
     H3_STEP(n, types, p2, p0, p1, p3 ", " p4, "l"(a), "l"(b), "r"(add), "n"(A_ALONG), "n"(B_ALONG))
 #define H3_REGISTER_STEP(n, types, p0, p1, p2, p3, p4, p5, p6) \
-    H3_STEP(n, types, p5, "{" p0 ", " p1 ", " p2 ", " p3 "}", p4, p6, "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_ALONG))
+    H3_STEP(n, types, p5, "{" p0 ", " p1 ", " p2 ", " p3 "}", p4, p6, "r"(a[at]), "r"(a[at + 1]), "r"(a[at + 2]), "r"(a[at + 3]), "l"(b), "r"(add), "n"(B_ALONG))
 
 /*
  * d [64][N] = a [64][16] b [N][16]^T, + d with `add`; halves or bfloat16, FP32 accumulators, one k16 step; N 64, 128 or 256. Lane l of warp w of the group holds rows
@@ -163,9 +171,9 @@ template <bool HALF, int N, int A_ALONG, int B_ALONG> __device__ __forceinline__
     else H3_SHARED_STEP(256, "bf16.bf16", "%128", "%129", "%130", "%131", "%132");
 }
 
-/* The same with a in registers: pairs of rows 16 w + l / 4 and that + 8, columns 2 (l % 4) + {0, 1}, then both rows 8 columns on. They must stay until the step is done:
+/* The same with a in registers `at` to at + 3 of many: pairs of rows 16 w + l / 4 and that + 8, columns 2 (l % 4) + {0, 1}, then both rows 8 columns on. They must stay until the step is done:
  * h3_steps_keep behind the wait. */
-template <int N, int B_ALONG> __device__ __forceinline__ void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int add)
+template <int N, int B_ALONG, int MANY> __device__ __forceinline__ void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[MANY], int at, uint64_t b, int add)
 {
     static_assert(N == 128, "a width that somebody asks for");
     H3_REGISTER_STEP(128, "bf16.bf16", "%64", "%65", "%66", "%67", "%68", "%69", "%70");

@@ -26,6 +26,7 @@ void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barri
 uint64_t h3_operand(const void *tile);
 void h3_steps_begin();
 template <class T, int N> inline void h3_steps_keep(T (&)[N]) {}
+template <int N> inline void h3_steps_define(uint32_t (&to)[N], const uint32_t (&from)[N]) { memcpy(to, from, sizeof to); }
 /* One step: `a` by descriptor, or four words of each lane. */
 struct h3_emulated_step {
     float *d;
@@ -39,9 +40,9 @@ template <bool HALF, int N, int A_ALONG, int B_ALONG> inline void h3_step(float 
 {
     h3_step_of({d, N, nullptr, a, b, add != 0, HALF, A_ALONG != 0, B_ALONG != 0});
 }
-template <int N, int B_ALONG> inline void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int add)
+template <int N, int B_ALONG, int MANY> inline void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[MANY], int at, uint64_t b, int add)
 {
-    h3_step_of({d, N, a, 0, b, add != 0, false, false, B_ALONG != 0});
+    h3_step_of({d, N, a + at, 0, b, add != 0, false, false, B_ALONG != 0});
 }
 void h3_steps_close();
 void h3_steps_wait_for(int groups);

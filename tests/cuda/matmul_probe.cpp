@@ -4,6 +4,7 @@
  *   matmul_probe         the video decoder's (src/media/video_matmul.cu) beside plain loops and beside the kernels that do afterwards what a writer does; the candidate's
  *                        (kernels/candidate/cuda/gemm_hopper.cu) beside those of gemm.cu
  *   matmul_probe video   the former alone
+ *   matmul_probe attention   the candidate's attention (attention_hopper.cu) beside that of attention.cu, which is in the first too
  *
  * The emulated tensor core sums 16 products of halves and the accumulator in double; for bfloat16 it is the exact model.
  */
@@ -159,23 +160,66 @@ int check_candidate(int along, int64_t rows, int64_t columns, int64_t depth)
     return !good;
 }
 
+/* The candidate's attention both ways: [batch][queries or keys][heads][128]. */
+int check_attention(int64_t batch, int64_t queries, int64_t keys, int64_t heads)
+{
+    const int64_t depth = 128, query_count = batch * queries * heads * depth, key_count = batch * keys * heads * depth;
+    halves values[3], results[2];
+    std::vector<float> sums[2];
+    for (int i = 0; i < 3; i++)
+        for (int64_t k = 0; k < (i == 0 ? query_count : key_count); k++) {
+            const float value = i == 0 ? 6.0f * made() : made();
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            values[i].push_back((uint16_t)(bits >> 16));
+        }
+    const on_device<uint16_t> q(values[0]), k(values[1]), v(values[2]);
+    bool fits = true;
+    for (int own = 0; own < 2; own++) {
+        h3_call call = {};
+        h3_attention a = {};
+        const on_device<uint16_t> out(halves((size_t)query_count, 0x7fff));
+        const on_device<float> lse(std::vector<float>((size_t)(batch * heads * queries), -1.0f));
+        a.batch = batch, a.queries = queries, a.keys = keys, a.heads = heads, a.head_dim = depth, a.alpha = 0.08838834764f;
+        a.q = q.data, a.k = k.data, a.v = v.data, a.out = out.data, a.lse = lse.data;
+        if (own) setenv("H3_CANDIDATE_PRODUCTS", "wgmma", 1);
+        else unsetenv("H3_CANDIDATE_PRODUCTS");
+        fits = fits && h3_attention_hopper_fits(&a) == (own == 1);
+        if (h3_attention_run_forward(&call, &a) != 0) printf("%s\n", call.message);
+        results[own] = out.host();
+        sums[own] = lse.host();
+    }
+    const bool good = fits && results[0] == results[1] && sums[0] == sums[1];
+    printf("%s attention, %lld x %lld queries, %lld keys, %lld heads: %s\n", good ? "ok" : "not ok", (long long)batch, (long long)queries, (long long)keys, (long long)heads,
+           good ? "bytes equal" : fits ? "bytes differ" : "not by both kernels");
+    return !good;
+}
+
 } // namespace
 
-int main(int argc, char **)
+int main(int argc, char **argv)
 {
     int failed = 0;
-    failed += check(H3_VIDEO_MATMUL_PLAIN, 262, 192, 256, 1);  /* rows that end within a tile */
-    failed += check(H3_VIDEO_MATMUL_PLAIN, 3, 64, 512, 1);     /* one stage a tile */
-    failed += check(H3_VIDEO_MATMUL_PLAIN, 2304, 64, 1024, 1); /* more rows of tiles than are neighbours in time, and tiles than stages */
-    failed += check(H3_VIDEO_MATMUL_GATED, 134, 128, 768, 1);
-    failed += check(H3_VIDEO_MATMUL_HEADS, 400, 256, 768, 43);
-    failed += check_added(278, 192, 512);
-    if (argc > 1) return failed != 0; /* those will do, somebody says */
-    for (int along = 0; along < 3; along++) {
+    const bool video = argc < 2 || strcmp(argv[1], "video") == 0, attention = argc < 2 || strcmp(argv[1], "attention") == 0;
+    if (video) {
+        failed += check(H3_VIDEO_MATMUL_PLAIN, 262, 192, 256, 1);  /* rows that end within a tile */
+        failed += check(H3_VIDEO_MATMUL_PLAIN, 3, 64, 512, 1);     /* one stage a tile */
+        failed += check(H3_VIDEO_MATMUL_PLAIN, 2304, 64, 1024, 1); /* more rows of tiles than are neighbours in time, and tiles than stages */
+        failed += check(H3_VIDEO_MATMUL_GATED, 134, 128, 768, 1);
+        failed += check(H3_VIDEO_MATMUL_HEADS, 400, 256, 768, 43);
+        failed += check_added(278, 192, 512);
+    }
+    if (attention) {
+        failed += check_attention(2, 200, 200, 2);
+        failed += check_attention(1, 130, 64, 1); /* one tile of keys */
+        failed += check_attention(1, 5, 7, 3);
+        failed += check_attention(1, 64, 700, 1); /* more tiles than places */
+    }
+    for (int along = 0; argc < 2 && along < 3; along++) {
         failed += check_candidate(along, 200, 264, 328); /* nothing is whole tiles or stages */
         failed += check_candidate(along, 400, 520, 64);
         failed += check_candidate(along, 128, 256, 192);
     }
-    failed += check_candidate(2, 200, 264, 77); /* rows that are no multiple of anything */
+    if (argc < 2) failed += check_candidate(2, 200, 264, 77); /* rows that are no multiple of anything */
     return failed != 0;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Our products for Hopper GPUs, on an emulated one (tests/cuda/emulate_hopper.cpp): the bytes of plain loops in whatever order threads run and copies land; and with any
 # one of their waits, counts or bounds taken away the emulated GPU notices.
-# timeout: 240
+# timeout: 480
 set -u
 . tests/tools/tap.sh
 build=${H3_BUILD:-build}
@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 # --- as they are ---
 for order in '0 host' '1 edges' '2 host' '3 edges' '4 host' '4 edges'; do
     out=$(H3_EMULATE_ORDER=${order% *} H3_EMULATE_MEMORY=${order#* } "$probe" 2>&1)
-    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 16 0'
+    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 20 0'
 done
 
 # --- and with something taken away ---
@@ -25,71 +25,86 @@ variable() { sed -n "s/^$1 *:= *//p" "$build/config.mk"; }
 compiler=$(variable CXX)
 read -ra flags <<<"-std=c++17 -O1 -w -ffp-contract=off -Wno-psabi -DH3_EMULATE -Iinclude -Itests/cuda $(variable CUDA_CFLAGS)"
 case $build in */sanitize) flags+=('-fsanitize=address,undefined') ;; esac
-mapfile -t others < <(find "$build/obj/hopper" -name '*.o' ! -name 'video_matmul.cu.o')
+mapfile -t objects < <(find "$build/obj/hopper" -name '*.o')
 
-# broken NAME SED: the probe with that change to the kernel
+# copy TREE: the sources of all kernels, to be changed
+copy() { mkdir -p "$1" && cp -R --parents src/hopper src/base src/media kernels/candidate/cuda "$1"; }
+
+# broken NAME PART SED: the probe with that change to a part's kernel: of the products for the video decoder, or of attention
 broken() {
-    local tree=$work/$1
-    mkdir -p "$tree/media" && cp -R src/hopper "$tree/hopper" && cp src/media/*.cuh src/media/video_matmul.cu src/media/video_kernels.h src/media/video_planes.h src/media/video_tiles.h "$tree/media/" &&
-        cp -R src/base "$tree/base" && sed -i -E "$2" "$tree/hopper/matmul.cuh" || return
-    if cmp -s src/hopper/matmul.cuh "$tree/hopper/matmul.cuh"; then return 1; fi # the change found nothing to change
-    "${compiler:-c++}" "${flags[@]}" "-I$tree" -x c++ -c "$tree/media/video_matmul.cu" -o "$tree/video_matmul.o" &&
-        "${compiler:-c++}" "${flags[@]}" "$tree/video_matmul.o" "${others[@]}" "$build/libh3.a" -o "$tree/probe"
+    local tree=$work/$1 file=src/hopper/matmul.cuh unit=src/media/video_matmul.cu others=() object
+    if [ "$2" = attention ]; then file=kernels/candidate/cuda/attention_hopper.cu unit=$file; fi
+    for object in "${objects[@]}"; do case $object in */"$unit.o") ;; *) others+=("$object") ;; esac done
+    copy "$tree" && sed -i -E "$3" "$tree/$file" || return
+    if cmp -s "$file" "$tree/$file"; then return 1; fi # the change found nothing to change
+    "${compiler:-c++}" "${flags[@]}" "-I$tree/src" "-I$tree/src/hopper" -x c++ -c "$tree/$unit" -o "$tree/unit.o" &&
+        "${compiler:-c++}" "${flags[@]}" "$tree/unit.o" "${others[@]}" "$build/libh3.a" -o "$tree/probe"
 }
 
-# noticed NAME WHAT HOW: the broken probe fails in at least one order, with these words; without any where it touches memory that is not its own
+# noticed NAME PART WHAT HOW: the broken probe fails in at least one order, with these words; without any where it touches memory that is not its own
 noticed() {
-    local order out
-    for order in 4 3 1; do
-        out=$(H3_EMULATE_ORDER=$order H3_EMULATE_MEMORY=edges timeout 60 "$work/$1/probe" video 2>&1) || { pass=1 && break; }
+    local order out failed=0
+    for order in 4 3 1 2; do
+        out=$(H3_EMULATE_ORDER=$order H3_EMULATE_MEMORY=edges timeout 60 "$work/$1/probe" "$2" 2>&1) || { failed=1 && break; }
     done
-    like "$2 is noticed" "${pass:-0} $(tr '\n' ' ' <<<"$out")" "$3"
-    unset pass
+    like "$3 is noticed" "$failed $(tr '\n' ' ' <<<"$out")" "$4"
 }
 
 changes=(
-    'early|s/h3_steps_wait<1>/h3_steps_wait<2>/|a place that is given back while it is multiplied|^1 .*differ'
-    'unread|s/h3_steps_wait<0>/h3_steps_wait<1>/|a tile that is rounded before its last steps|^1 .*(steps under way|not ok)'
-    'unasked|/h3_barrier_wait\(&m->empty/d|a place that is filled before it is given back|^1 .*(arrives once too often|not ok)'
-    'taken|/h3_barrier_wait\(&m->taken/d|a tile that is overwritten before it is taken|^1 .*(arrives once too often|not ok)'
-    'filled|/h3_barrier_wait\(&m->filled/d|a tile that is taken before it is there|^1 .*(never come|not ok)'
-    'bias|s/BIASES = STAGES [+] 1/BIASES = 1/|a bias that comes over one still in use|^1 .*not ok'
-    'bytes|s/STAGE [+] BIAS : STAGE/STAGE : STAGE/|bytes that nobody expects|^1 .*more bytes than a barrier expects'
-    'fence|/h3_steps_begin\(\);/d|steps without their fence|^1 .*before h3_steps_begin'
-    'rows|s/p[.]rows - row < matmul::ROWS [?] p[.]rows - row : matmul::ROWS/matmul::ROWS/|rows behind the last one|^1 +$'
-    'half|s/column [+] p[.]second, full\)/column, full)/|the wrong half of the weights|^1 .*not ok'
+    'early|video|s/h3_steps_wait<1>/h3_steps_wait<2>/|a place that is given back while it is multiplied|^1 .*differ'
+    'unread|video|s/h3_steps_wait<0>/h3_steps_wait<1>/|a tile that is rounded before its last steps|^1 .*(steps under way|not ok)'
+    'unasked|video|/h3_barrier_wait\(&m->empty/d|a place that is filled before it is given back|^1 .*(arrives once too often|not ok)'
+    'taken|video|/h3_barrier_wait\(&m->taken/d|a tile that is overwritten before it is taken|^1 .*(arrives once too often|not ok)'
+    'filled|video|/h3_barrier_wait\(&m->filled/d|a tile that is taken before it is there|^1 .*(never come|not ok)'
+    'bias|video|s/BIASES = STAGES [+] 1/BIASES = 1/|a bias that comes over one still in use|^1 .*not ok'
+    'bytes|video|s/STAGE [+] BIAS : STAGE/STAGE : STAGE/|bytes that nobody expects|^1 .*more bytes than a barrier expects'
+    'fence|video|/h3_steps_begin\(\);/d|steps without their fence|^1 .*before h3_steps_begin'
+    'rows|video|s/p[.]rows - row < matmul::ROWS [?] p[.]rows - row : matmul::ROWS/matmul::ROWS/|rows behind the last one|^1 +$'
+    'half|video|s/column [+] p[.]second, full\)/column, full)/|the wrong half of the weights|^1 .*not ok'
+    'scores|attention|s/h3_steps_wait<1>\(\);/h3_steps_wait<2>();/|scores that are read before they are there|^1 .*not ok'
+    'weights|attention|s/weights, fresh\);/fresh, weights);/|probabilities of the tile before|^1 .*not ok'
+    'there|attention|/h3_barrier_wait\(&m->values_there\[stage/d|values that are multiplied before they are there|^1 .*(not ok|never come)'
+    'done|attention|/h3_barrier_wait\(done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
+    'mask|attention|s/mask_keys\(fragments, w[.]a[.]keys - [^,]*, lane\)/(void)0/|keys behind the last one|^1 .*not ok'
+    'order|attention|/^        multiply_out\(out, turn\);/d|older sums that nobody multiplies|^1 .*not ok'
+    'queries|attention|s/if \(row < w[.]a[.]queries\) \*rein/*rein/|queries behind the last one|^1 +$'
 )
 build_all() {
-    local change name rest
+    local change name part rest
     for change in "$@"; do
-        IFS='|' read -r name rest <<<"$change"
-        broken "$name" "${rest%%|*}" || touch "$work/$name.failed"
+        IFS='|' read -r name part rest <<<"$change"
+        broken "$name" "$part" "${rest%%|*}" || touch "$work/$name.failed"
     done
 }
-build_all "${changes[@]:0:5}" &
-build_all "${changes[@]:5}" &
+build_all "${changes[@]:0:9}" &
+build_all "${changes[@]:9}" &
 wait
 for change in "${changes[@]}"; do
-    IFS='|' read -r name _ what how <<<"$change"
-    refuse "a product is built with $what" [ -e "$work/$name.failed" ]
-    noticed "$name" "$what" "$how"
+    IFS='|' read -r name part _ what how <<<"$change"
+    refuse "a kernel is built with $what" [ -e "$work/$name.failed" ]
+    noticed "$name" "$part" "$what" "$how"
 done
 
 # --- what the assembler makes of it: nothing in local memory, and no word of its own in the way of wgmma or setmaxnreg ---
 nvcc=$(variable NVCC)
-complaints() { # complaints FOLDER: of one compilation
-    "$nvcc" -std=c++17 -O2 -fmad=false -gencode arch=compute_90a,code=sm_90a -Iinclude "-I$1" -I"$1/hopper" -Xptxas -v -c "$1/media/video_matmul.cu" -o "$work/object" 2>&1 |
+# complaints TREE UNIT: of one compilation
+complaints() {
+    "$nvcc" -std=c++17 -O2 -fmad=false -gencode arch=compute_90a,code=sm_90a -Iinclude "-I$1/src" "-I$1/src/hopper" -Xptxas -v -c "$1/$2" -o "$work/object" 2>&1 |
         sed -n -E -e 's/.*\((C75[0-9]+)\).*/\1/p' -e 's/.* ([0-9]+) bytes spill stores.*/\1 bytes spilled/p' | sort -u | xargs
 }
+# complained NAME UNIT FILE SED CODE WHAT
+complained() {
+    copy "$work/$1" && sed -i -E "$4" "$work/$1/$3"
+    like "$6 are seen" "$(complaints "$work/$1" "$2")" "$5"
+}
 if [ -n "$nvcc" ]; then
-    is 'four kernels, nothing spilled, nothing serialised' "$(complaints src)" '0 bytes spilled'
-    for change in 's/__launch_bounds__\(matmul::THREADS, 1\)//|C7508|registers that nobody promised' '/h3_steps_wait<0>/d|C7517|accumulators that are read without a wait'; do
-        IFS='|' read -r edit code what <<<"$change"
-        tree=$work/$code
-        mkdir -p "$tree/media" && cp -R src/hopper src/base "$tree/" && cp src/media/*.cuh src/media/*.h src/media/video_matmul.cu "$tree/media/"
-        sed -i -E "$edit" "$tree/hopper/matmul.cuh"
-        like "$what are seen" "$(complaints "$tree")" "$code"
+    video=src/media/video_matmul.cu attention=kernels/candidate/cuda/attention_hopper.cu
+    for unit in $video $attention kernels/candidate/cuda/gemm_hopper.cu; do
+        is "$unit: nothing spilled, nothing serialised" "$(complaints . "$unit")" '0 bytes spilled'
     done
+    complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//' C7508 'registers that nobody promised'
+    complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d' C7517 'accumulators that are read without a wait'
+    complained plain $attention $attention 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/' C7513 'registers of steps that come from between others'
 else
     no_gpu 'what the assembler makes of the products (no nvcc on this machine)'
 fi

@@ -47,7 +47,7 @@ int h3_attention_forward(h3_call *call)
     a.out = call->out.data;
     a.lse = call->saved[0].data;
     if (h3_attention_run_forward(call, &a)) return 1;
-    return h3_done(call, "attention_mma_m16n8k16_kv64");
+    return h3_done(call, h3_attention_hopper_fits(&a) ? "attention_wgmma_m64_kv64" : "attention_mma_m16n8k16_kv64");
 }
 
 int h3_attention_backward(h3_call *call)

@@ -13,68 +13,14 @@
  * sum of p, at every sharpness. t is applied always, never by a vote, so a row does not see its neighbours.
  */
 #include "attention.cuh"
+#include "softmax.cuh"
 
 namespace {
-
-constexpr int KEYS = 64;
 
 template <int DEPTH> struct forward_memory {
     static constexpr int QUERY = H3_OWN_ROWS * DEPTH, TILE = KEYS * DEPTH; /* elements; keys and values in two buffers each */
     static constexpr size_t SHARED = (size_t)(QUERY + 4 * TILE) * sizeof(uint16_t);
 };
-
-/* Running state of the two rows (lane / 4 and + 8) that a lane works on. */
-struct softmax_state {
-    float largest[2], sum[2], rounded_sum[2];
-};
-
-/* Scores of a tile become rounded probabilities; returns in `turn` what the older sums are multiplied by. */
-__device__ __forceinline__ void update_softmax(softmax_state &state, float (&scores)[KEYS / 8][4], uint32_t (&weights)[KEYS / 8][2], float (&turn)[2],
-                                               float octaves)
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float largest = state.largest[half];
-#pragma unroll
-        for (int j = 0; j < KEYS / 8; j++) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
-        largest = fmaxf(largest, __shfl_xor_sync(H3_FULL_WARP, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(H3_FULL_WARP, largest, 2));
-        turn[half] = exp2f(octaves * (state.largest[half] - largest));
-        state.largest[half] = largest;
-        const float offset = -(largest * octaves);
-        float sum = state.sum[half] * turn[half], rounded_sum = state.rounded_sum[half] * turn[half];
-#pragma unroll
-        for (int j = 0; j < KEYS / 8; j++) {
-            const float first = exp2f(fmaf(scores[j][2 * half], octaves, offset)), second = exp2f(fmaf(scores[j][2 * half + 1], octaves, offset));
-            const uint32_t pair = h3_bf_pair(first, second);
-            weights[j][half] = pair;
-            sum = sum + first;
-            sum = sum + second;
-            rounded_sum = rounded_sum + __uint_as_float(pair << 16);
-            rounded_sum = rounded_sum + __uint_as_float(pair & 0xffff0000u);
-        }
-        state.sum[half] = sum;
-        state.rounded_sum[half] = rounded_sum;
-    }
-}
-
-__device__ __forceinline__ float quad_sum(float sum)
-{
-    sum = sum + __shfl_xor_sync(H3_FULL_WARP, sum, 1);
-    return sum + __shfl_xor_sync(H3_FULL_WARP, sum, 2);
-}
-
-/* Keys at and behind `count` of a tile get the score -inf, so the probability +0. */
-__device__ __forceinline__ void mask_keys(float (&scores)[KEYS / 8][4], int64_t count, int lane)
-{
-#pragma unroll
-    for (int j = 0; j < KEYS / 8; j++) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            if (8 * j + lane % 4 * 2 + e % 2 >= count) scores[j][e] = -INFINITY;
-        }
-    }
-}
 
 template <int DEPTH> __device__ __forceinline__ void finish_rows(const h3_head_work &w, int64_t head, const h3_head_rows &queries, int64_t first,
                                                                  uint16_t *staging, const softmax_state &state, float (&out)[DEPTH / 8][4], int lane)
@@ -155,6 +101,7 @@ template <int DEPTH> int launch(h3_call *call, const h3_head_work &w, int64_t ct
 
 extern "C" int h3_attention_run_forward(h3_call *call, const h3_attention *a)
 {
+    if (h3_attention_hopper_fits(a)) return h3_attention_hopper_run(call, a);
     h3_head_work w;
     w.a = *a;
     w.tiles = h3_groups(a->queries, H3_OWN_ROWS);

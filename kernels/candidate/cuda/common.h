@@ -113,7 +113,10 @@ int h3_gemm_run(h3_call *call, const h3_gemm *gemm);
 /* Which kernel a product takes, for what a call says it ran. */
 const char *h3_gemm_kernel(const h3_gemm *gemm);
 
-/* gemm_hopper.cu: whether it takes this product (H3_CANDIDATE_PRODUCTS=wgmma in the environment, a Hopper GPU, operands that start at 16 bytes with rows of whole 16 bytes,
+/* Whether the kernels for Hopper GPUs are asked for: H3_CANDIDATE_PRODUCTS=wgmma in the environment, until they have run on one. */
+bool h3_hopper_is_wanted(void);
+
+/* gemm_hopper.cu: whether it takes this product (they are asked for, a Hopper GPU, operands that start at 16 bytes with rows of whole 16 bytes,
  * no bias, no partial sums), and the product. */
 bool h3_gemm_hopper_fits(const h3_gemm *gemm);
 int h3_gemm_hopper_run(h3_call *call, const h3_gemm *gemm);
@@ -175,6 +178,10 @@ typedef struct h3_attention {
 
 int h3_attention_run_forward(h3_call *call, const h3_attention *attention);
 int h3_attention_run_backward(h3_call *call, const h3_attention *attention);
+
+/* attention_hopper.cu: whether it takes this forward pass (asked for as products are; heads of 128), and the pass. */
+bool h3_attention_hopper_fits(const h3_attention *attention);
+int h3_attention_hopper_run(h3_call *call, const h3_attention *attention);
 
 #define H3_TABLE_BLOCK 512 /* rows of one partial sum of the table's gradient */
 

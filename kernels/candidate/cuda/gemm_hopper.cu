@@ -37,19 +37,18 @@ matmul shape_of(const h3_gemm &gemm)
     return p;
 }
 
-/* Until it has run on a GPU, whoever wants it asks for it. */
-bool is_wanted()
+} // namespace
+
+extern "C" bool h3_hopper_is_wanted(void)
 {
     const char *text = getenv("H3_CANDIDATE_PRODUCTS");
     return text != NULL && strcmp(text, "wgmma") == 0;
 }
 
-} // namespace
-
 extern "C" bool h3_gemm_hopper_fits(const h3_gemm *gemm)
 {
     const matmul p = shape_of(*gemm);
-    if (!is_wanted() || gemm->bias || gemm->partial || gemm->columns % 8 != 0 || !h3_aligned(gemm->out, 16)) return false;
+    if (!h3_hopper_is_wanted() || gemm->bias || gemm->partial || gemm->columns % 8 != 0 || !h3_aligned(gemm->out, 16)) return false;
     if (gemm->left_along) return matmul_fits<both_along>(p);
     return gemm->right_along ? matmul_fits<right_along>(p) : matmul_fits<across>(p);
 }
