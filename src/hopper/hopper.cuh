@@ -34,6 +34,20 @@ typedef uint64_t h3_barrier; /* in shared memory */
 
 __device__ __forceinline__ uint32_t h3_shared_address(const void *place) { return (uint32_t)__cvta_generic_to_shared(place); }
 
+/* Accumulators are read or written between two sets of steps: keeps the compiler from doing that earlier or later. (Declared for every architecture, since Kinds of attend.cuh
+ * call it.) */
+template <int N> __device__ __forceinline__ void h3_steps_keep(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i]) : : "memory");
+}
+
+template <int N> __device__ __forceinline__ void h3_steps_keep(uint32_t (&a)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(a[i]) : : "memory");
+}
+
 #ifdef H3_HOPPER_CODE
 /* --- barriers: a phase ends when `arrivals` threads have arrived and all expected bytes have landed ------------------- */
 
@@ -109,19 +123,6 @@ __device__ __forceinline__ uint64_t h3_operand(const void *tile)
 /* Before the first step after the accumulators were touched. */
 __device__ __forceinline__ void h3_steps_begin() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 
-/* Accumulators are read or written between two sets of steps: keeps the compiler from doing that earlier or later. */
-template <int N> __device__ __forceinline__ void h3_steps_keep(float (&d)[N])
-{
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i]) : : "memory");
-}
-
-template <int N> __device__ __forceinline__ void h3_steps_keep(uint32_t (&a)[N])
-{
-#pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+r"(a[i]) : : "memory");
-}
-
 /* to = from. The assembler puts steps after each other when what one of them reads in registers comes from an instruction that stands among others' steps; it does not see
  * through this one. */
 template <int N> __device__ __forceinline__ void h3_steps_define(uint32_t (&to)[N], const uint32_t (&from)[N])
@@ -138,6 +139,7 @@ template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile(
 #define H3_TEN(at) "%" #at "0, %" #at "1, %" #at "2, %" #at "3, %" #at "4, %" #at "5, %" #at "6, %" #at "7, %" #at "8, %" #at "9, "
 #define H3_FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
 #define H3_LIST_64 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) "%30, %31"
+#define H3_LIST_96 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
 #define H3_LIST_128 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) "%60, %61, %62, %63"
 #define H3_LIST_256                                                                                                                            \
     H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) H3_TEN(6) H3_TEN(7) H3_TEN(8) H3_TEN(9) H3_TEN(10) H3_TEN(11) "%120, %121, " \
@@ -145,6 +147,7 @@ template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile(
 #define H3_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define H3_D16(i) H3_D4(i), H3_D4(i + 4), H3_D4(i + 8), H3_D4(i + 12)
 #define H3_D_64 H3_D16(0), H3_D16(16)
+#define H3_D_96 H3_D_64, H3_D16(32)
 #define H3_D_128 H3_D_64, H3_D16(32), H3_D16(48)
 #define H3_D_256 H3_D_128, H3_D16(64), H3_D16(80), H3_D16(96), H3_D16(112)
 /* `add`, and what follows the accumulators, by their places in the list of operands. */
@@ -160,33 +163,37 @@ template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile(
     H3_STEP(n, types, p5, "{" p0 ", " p1 ", " p2 ", " p3 "}", p4, p6, "r"(a[at]), "r"(a[at + 1]), "r"(a[at + 2]), "r"(a[at + 3]), "l"(b), "r"(add), "n"(B_ALONG))
 
 /*
- * d [64][N] = a [64][16] b [N][16]^T, + d with `add`; halves or bfloat16, FP32 accumulators, one k16 step; N 64, 128 or 256. Lane l of warp w of the group holds rows
+ * d [64][N] = a [64][16] b [N][16]^T, + d with `add`; halves or bfloat16, FP32 accumulators, one k16 step; N 64, 96 or 256. Lane l of warp w of the group holds rows
  * 16 w + l / 4 in d[4 j] and d[4 j + 1], that + 8 in d[4 j + 2] and d[4 j + 3], columns 8 j + 2 (l % 4) + {0, 1}.
  */
 template <bool HALF, int N, int A_ALONG, int B_ALONG> __device__ __forceinline__ void h3_step(float (&d)[N / 2], uint64_t a, uint64_t b, int add)
 {
-    static_assert(N == 256 || (N == 64 && !HALF), "a width that somebody asks for");
+    static_assert(N == 256 || (N == 64 && !HALF) || (N == 96 && HALF), "a width that somebody asks for");
     if constexpr (N == 64) H3_SHARED_STEP(64, "bf16.bf16", "%32", "%33", "%34", "%35", "%36");
+    else if constexpr (N == 96) H3_SHARED_STEP(96, "f16.f16", "%48", "%49", "%50", "%51", "%52");
     else if constexpr (HALF) H3_SHARED_STEP(256, "f16.f16", "%128", "%129", "%130", "%131", "%132");
     else H3_SHARED_STEP(256, "bf16.bf16", "%128", "%129", "%130", "%131", "%132");
 }
 
 /* The same with a in registers `at` to at + 3 of many: pairs of rows 16 w + l / 4 and that + 8, columns 2 (l % 4) + {0, 1}, then both rows 8 columns on. They must stay until the step is done:
  * h3_steps_keep behind the wait. */
-template <int N, int B_ALONG, int MANY> __device__ __forceinline__ void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[MANY], int at, uint64_t b, int add)
+template <bool HALF, int N, int B_ALONG, int MANY> __device__ __forceinline__ void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[MANY], int at, uint64_t b, int add)
 {
-    static_assert(N == 128, "a width that somebody asks for");
-    H3_REGISTER_STEP(128, "bf16.bf16", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
+    static_assert((N == 128 && !HALF) || (N == 64 && HALF), "a width that somebody asks for");
+    if constexpr (HALF) H3_REGISTER_STEP(64, "f16.f16", "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+    else H3_REGISTER_STEP(128, "bf16.bf16", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
 }
 
 #undef H3_TEN
 #undef H3_FIRST_TEN
 #undef H3_LIST_64
+#undef H3_LIST_96
 #undef H3_LIST_128
 #undef H3_LIST_256
 #undef H3_D4
 #undef H3_D16
 #undef H3_D_64
+#undef H3_D_96
 #undef H3_D_128
 #undef H3_D_256
 #undef H3_STEP

@@ -73,6 +73,10 @@ typedef struct h3_video_matmul {
 int h3_video_matmul_fits(const h3_video_matmul *product);
 int h3_video_start_matmul(void *stream, const h3_video_matmul *product);
 
+/* video_attention_hopper.cu: the operation `attention` in F16 for heads of 64 on a Hopper GPU; everything at 16 bytes. */
+int h3_video_attention_hopper_fits(const void *out, const void *qkv, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim);
+int h3_video_start_attention_hopper(void *stream, uint16_t *out, const uint16_t *qkv, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim);
+
 /* video_attention.cu. The fast one takes F16 and heads of 16, 32 or 64 (h3_video_attention_fits); the simple one anything. */
 int h3_video_attention_fits(int half, int64_t dim);
 int h3_video_start_attention(void *stream, uint16_t *out, const uint16_t *qkv, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim);

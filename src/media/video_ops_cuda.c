@@ -263,9 +263,19 @@ static h3_status own_attention(const h3_device *device, h3_tensor *out, const h3
     return started(device, code, "attention");
 }
 
+/* As with products. */
+static int own_attention_is_wanted(void)
+{
+    const char *text = getenv("H3_VIDEO_ATTENTION");
+    return text != NULL && strcmp(text, "own") == 0;
+}
+
 static h3_status attention(const h3_device *device, h3_tensor *out, const h3_tensor *qkv)
 {
-    const h3_sdpa_shape shape = h3_sdpa_joined(qkv->shape[0], qkv->shape[1], qkv->shape[3], qkv->shape[4]);
+    const int64_t tiles = qkv->shape[0], tokens = qkv->shape[1], heads = qkv->shape[3], dim = qkv->shape[4];
+    if (is_half(qkv) && own_attention_is_wanted() && h3_video_attention_hopper_fits(out->data, qkv->data, tiles, tokens, heads, dim))
+        return started(device, h3_video_start_attention_hopper(device->stream, out->data, qkv->data, tiles, tokens, heads, dim), "attention");
+    const h3_sdpa_shape shape = h3_sdpa_joined(tiles, tokens, heads, dim);
     const h3_sdpa *plan = NULL;
     if (is_half(qkv)) H3_TRY(find_plan(&plan, device, &shape));
     return plan != NULL ? run_plan(device, plan, &shape, out, qkv) : own_attention(device, out, qkv);
@@ -277,6 +287,10 @@ h3_status h3_video_attention_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_de
     const h3_sdpa *plan;
     out[0] = 0;
     if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return H3_OK;
+    if (own_attention_is_wanted() && h3_video_attention_hopper_fits(NULL, NULL, tiles, tokens, heads, dim)) {
+        snprintf(out, H3_VIDEO_ATTENTION_NAME, "own-wgmma-v1");
+        return H3_OK;
+    }
     H3_TRY(find_plan(&plan, device, &shape));
     snprintf(out, H3_VIDEO_ATTENTION_NAME, "%s", plan != NULL ? plan->name : h3_video_attention_fits(1, dim) ? "own-mma-v1" : "own-simple-v1");
     return H3_OK;

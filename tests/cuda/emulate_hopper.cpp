@@ -178,6 +178,7 @@ void read_registers(operand &out, const uint32_t *const *lanes)
         for (unsigned part = 0; part < 4; part++)
             for (unsigned e = 0; e < 2; e++) out.bits[(lane / 4 + part % 2 * 8) * 16 + lane % 4 * 2 + e + part / 2 * 8] = (uint16_t)(lanes[lane][part] >> 16 * e);
     out.halves.resize(256);
+    for (unsigned i = 0; i < 256; i++) out.halves[i] = h3_f16_to_f32(out.bits[i]);
 }
 
 void multiply(const step &s)

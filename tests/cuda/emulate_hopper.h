@@ -40,9 +40,9 @@ template <bool HALF, int N, int A_ALONG, int B_ALONG> inline void h3_step(float 
 {
     h3_step_of({d, N, nullptr, a, b, add != 0, HALF, A_ALONG != 0, B_ALONG != 0});
 }
-template <int N, int B_ALONG, int MANY> inline void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[MANY], int at, uint64_t b, int add)
+template <bool HALF, int N, int B_ALONG, int MANY> inline void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[MANY], int at, uint64_t b, int add)
 {
-    h3_step_of({d, N, a + at, 0, b, add != 0, false, false, B_ALONG != 0});
+    h3_step_of({d, N, a + at, 0, b, add != 0, HALF, false, B_ALONG != 0});
 }
 void h3_steps_close();
 void h3_steps_wait_for(int groups);

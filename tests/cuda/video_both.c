@@ -2,6 +2,7 @@
 #include "video_both.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/half.h"
@@ -49,3 +50,18 @@ double distance(const both *b, int bytes)
 }
 
 const char *type_name(int32_t dtype) { return dtype == H3_F16 ? "f16" : "f32"; }
+
+char *variable_for_now(const char *name, const char *value)
+{
+    const char *text = getenv(name);
+    char *before = text != NULL ? strdup(text) : NULL;
+    setenv(name, value, 1);
+    return before;
+}
+
+void variable_back(const char *name, char *before)
+{
+    if (before != NULL) setenv(name, before, 1);
+    else unsetenv(name);
+    free(before);
+}

@@ -18,6 +18,10 @@ void release(both *b);
 double distance(const both *b, int bytes);
 const char *type_name(int32_t dtype);
 
+/* A variable of the environment for a while: what it was (for the second, which frees it; NULL when there was none). */
+char *variable_for_now(const char *name, const char *value);
+void variable_back(const char *name, char *before);
+
 /* Our own products on a Hopper GPU; `large`: also the released shapes, with times beside the library's. */
 void check_own_products(int large);
 

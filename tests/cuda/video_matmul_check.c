@@ -276,8 +276,7 @@ static void check_large(void)
 
 void check_own_products(int large)
 {
-    const char *text = getenv("H3_VIDEO_PRODUCTS");
-    char *given = text != NULL ? strdup(text) : NULL;
+    char *before = variable_for_now("H3_VIDEO_PRODUCTS", "own");
     check_names();
     check_product(H3_VIDEO_MATMUL_PLAIN, 2, 131, 192, 256); /* rows that end within a tile */
     check_product(H3_VIDEO_MATMUL_PLAIN, 1, 3, 64, 512);    /* one stage a tile */
@@ -288,7 +287,5 @@ void check_own_products(int large)
     check_others();
     check_repeated();
     if (large) check_large();
-    if (given != NULL) setenv("H3_VIDEO_PRODUCTS", given, 1);
-    else unsetenv("H3_VIDEO_PRODUCTS");
-    free(given);
+    variable_back("H3_VIDEO_PRODUCTS", before);
 }

@@ -33,7 +33,7 @@ copy() { mkdir -p "$1" && cp -R --parents src/hopper src/base src/media kernels/
 # broken NAME PART SED: the probe with that change to a part's kernel: of the products for the video decoder, or of attention
 broken() {
     local tree=$work/$1 file=src/hopper/matmul.cuh unit=src/media/video_matmul.cu others=() object
-    if [ "$2" = attention ]; then file=kernels/candidate/cuda/attention_hopper.cu unit=$file; fi
+    if [ "$2" = attention ]; then file=src/hopper/attend.cuh unit=kernels/candidate/cuda/attention_hopper.cu; fi
     for object in "${objects[@]}"; do case $object in */"$unit.o") ;; *) others+=("$object") ;; esac done
     copy "$tree" && sed -i -E "$3" "$tree/$file" || return
     if cmp -s "$file" "$tree/$file"; then return 1; fi # the change found nothing to change
@@ -64,10 +64,11 @@ changes=(
     'scores|attention|s/h3_steps_wait<1>\(\);/h3_steps_wait<2>();/|scores that are read before they are there|^1 .*not ok'
     'weights|attention|s/weights, fresh\);/fresh, weights);/|probabilities of the tile before|^1 .*not ok'
     'there|attention|/h3_barrier_wait\(&m->values_there\[stage/d|values that are multiplied before they are there|^1 .*(not ok|never come)'
-    'done|attention|/h3_barrier_wait\(done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
-    'mask|attention|s/mask_keys\(fragments, w[.]a[.]keys - [^,]*, lane\)/(void)0/|keys behind the last one|^1 .*not ok'
-    'order|attention|/^        multiply_out\(out, turn\);/d|older sums that nobody multiplies|^1 .*not ok'
-    'queries|attention|s/if \(row < w[.]a[.]queries\) \*rein/*rein/|queries behind the last one|^1 +$'
+    'done|attention|/h3_barrier_wait\(&done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
+    'mask|attention|s/attend_mask\(scores, w[.]keys - [^,]*, lane\)/(void)0/|keys behind the last one|^1 .*not ok'
+    'order|attention|/^        attend_multiply<Kind>\(out, turn\);/d|older sums that nobody multiplies|^1 .*not ok'
+    'groups|attention|s/4 [*] groups/4 * attend::GROUPS/|a group that is waited for and has no query|^1 .*never come'
+    'queries|attention|s/if \(at[.]first [+] row < w[.]queries\) [*]/*/|queries behind the last one|^1 +$'
 )
 build_all() {
     local change name part rest
@@ -99,12 +100,12 @@ complained() {
 }
 if [ -n "$nvcc" ]; then
     video=src/media/video_matmul.cu attention=kernels/candidate/cuda/attention_hopper.cu
-    for unit in $video $attention kernels/candidate/cuda/gemm_hopper.cu; do
+    for unit in $video $attention kernels/candidate/cuda/gemm_hopper.cu src/media/video_attention_hopper.cu; do
         is "$unit: nothing spilled, nothing serialised" "$(complaints . "$unit")" '0 bytes spilled'
     done
     complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//' C7508 'registers that nobody promised'
     complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d' C7517 'accumulators that are read without a wait'
-    complained plain $attention $attention 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/' C7513 'registers of steps that come from between others'
+    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/' C7513 'registers of steps that come from between others'
 else
     no_gpu 'what the assembler makes of the products (no nvcc on this machine)'
 fi

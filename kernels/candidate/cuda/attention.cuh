@@ -16,8 +16,6 @@ struct h3_head_work {
     bool whole_rows; /* rows may be read and written 16 bytes at a time */
 };
 
-#define H3_LOG2_E 1.44269504088896340736f
-
 /* A head's rows in memory: [rows, N, D] of one item. */
 struct h3_head_rows {
     int64_t start, pitch; /* element of row 0, and from row to row */

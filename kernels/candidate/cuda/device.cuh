@@ -42,6 +42,8 @@ int h3_launch(h3_call *call, const char *name, void (*kernel)(P...), dim3 grid, 
 }
 #endif
 
+#define H3_LOG2_E 1.44269504088896340736f
+
 enum { H3_THREADS = 256 }; /* of a CTA of the row-wise kernels */
 
 #define H3_FULL_WARP 0xffffffffu
