@@ -300,7 +300,7 @@ $(BUILD)/tests/hand_off_probe: $(HAND_OFF_OBJECTS) $(BUILD)/libh3.a $(BUILD)/sou
 
 HOPPER_OBJECTS := $(HOPPER_SOURCES:%.c=$(BUILD)/obj/hopper/%.o) $(HOPPER_GPU:%.cpp=$(BUILD)/obj/hopper/%.o) $(HOPPER_KERNELS:%=$(BUILD)/obj/hopper/%.o)
 $(call make_folders,$(sort $(dir $(HOPPER_OBJECTS))))
-HOPPER_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -Wno-psabi $(SANITIZER) -DH3_EMULATE -DH3_GEMM_FULL_GRID=1 -Iinclude -Isrc -Isrc/hopper -Itests/cuda $(CUDA_CFLAGS)
+HOPPER_FLAGS := -std=c++17 -O2 -g -ffp-contract=off -Wno-psabi $(SANITIZER) -DH3_EMULATE -DH3_GEMM_FULL_GRID=1 -DH3_GEMM_HOPPER_GRID=1 -Iinclude -Isrc -Isrc/hopper -Itests/cuda $(CUDA_CFLAGS)
 $(BUILD)/obj/hopper/%.o: %.c $(BUILD)/flags.key
 	$(call run,CC,$(CC) $(COMMON) $(CUDA_CFLAGS) $(depend) -c $< -o $@)
 $(BUILD)/obj/hopper/%.o: %.cpp $(BUILD)/flags.key

@@ -63,7 +63,7 @@ changes=(
     'half|video|s/column [+] p[.]second, full\)/column, full)/|the wrong half of the weights|^1 .*not ok'
     'scores|attention|s/h3_steps_wait<1>\(\);/h3_steps_wait<2>();/|scores that are read before they are there|^1 .*not ok'
     'weights|attention|s/weights, fresh\);/fresh, weights);/|probabilities of the tile before|^1 .*not ok'
-    'there|attention|/h3_barrier_wait\(&m->values_there\[stage/d|values that are multiplied before they are there|^1 .*(not ok|never come)'
+    'there|attention|/h3_barrier_wait\(&m->values_there\[stage/d|values that are multiplied before they are there|^1 .*(not ok|arrives once too often)'
     'done|attention|/h3_barrier_wait\(&done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
     'mask|attention|s/attend_mask\(scores, w[.]keys - [^,]*, lane\)/(void)0/|keys behind the last one|^1 .*not ok'
     'order|attention|/^        attend_multiply<Kind>\(out, turn\);/d|older sums that nobody multiplies|^1 .*not ok'

@@ -14,6 +14,9 @@
 #ifndef H3_GEMM_FULL_GRID
 #define H3_GEMM_FULL_GRID 120 /* tiles of 128 x 256 that keep a GPU busy; tests lower it */
 #endif
+#ifndef H3_GEMM_HOPPER_GRID
+#define H3_GEMM_HOPPER_GRID 48 /* that are worth it by wgmma: a third of a GPU is more than all of it by mma.sync */
+#endif
 
 namespace {
 
@@ -227,18 +230,18 @@ template <typename S> int launch(h3_call *call, const h3_gemm &gemm)
     return h3_launch(call, S::PARTIAL ? "gemm_chunks" : "gemm", gemm_kernel<S>, grid, S::THREADS, S::SHARED, w);
 }
 
-/* Whether tiles of 128 x 256 keep a GPU busy. */
-bool fills(const h3_gemm &gemm)
+/* Whether there are so many tiles of 128 x 256, most of them well filled. */
+bool has_tiles(const h3_gemm &gemm, int64_t count)
 {
-    return gemm.rows > 64 && gemm.columns > 128 && h3_groups(gemm.rows, 128) * h3_groups(gemm.columns, 256) >= H3_GEMM_FULL_GRID;
+    return gemm.rows > 64 && gemm.columns > 128 && h3_groups(gemm.rows, 128) * h3_groups(gemm.columns, 256) >= count;
 }
 
-bool takes_wgmma(const h3_gemm &gemm) { return fills(gemm) && h3_gemm_hopper_fits(&gemm); }
+bool takes_wgmma(const h3_gemm &gemm) { return has_tiles(gemm, H3_GEMM_HOPPER_GRID) && h3_gemm_hopper_fits(&gemm); }
 
 template <bool LEFT_ALONG, bool RIGHT_ALONG> int launch_ascending(h3_call *call, const h3_gemm &gemm, bool vector)
 {
     if (!vector) return launch<shape<2, 2, 32, 64, LEFT_ALONG, RIGHT_ALONG, false, false>>(call, gemm);
-    if (fills(gemm)) return launch<shape<2, 4, 64, 64, LEFT_ALONG, RIGHT_ALONG, true, false>>(call, gemm);
+    if (has_tiles(gemm, H3_GEMM_FULL_GRID)) return launch<shape<2, 4, 64, 64, LEFT_ALONG, RIGHT_ALONG, true, false>>(call, gemm);
     return launch<shape<2, 2, 32, 64, LEFT_ALONG, RIGHT_ALONG, true, false>>(call, gemm);
 }
 
