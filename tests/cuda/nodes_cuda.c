@@ -5,7 +5,7 @@
  *   nodes_cuda [--dims nano,tiny,odd,wide,d32,d64,released] [--rows N] [--node PREFIXES] [--time REPEATS] [--large] [--digests FILE] [--quick]
  *              [--provider LIBRARY.so] CANDIDATE_CUDA.so CANDIDATE_CPU.so
  *
- * One line a node: sizes, OK or FAIL, what was found, times. --digests writes the SHA-256 of every node's results, forward and backward, so that two
+ * One line a node: sizes, OK or FAIL, which kernels ran, what was found, times. --digests writes the SHA-256 of every node's results, forward and backward, so that two
  * processes can be compared; --quick does nothing else. Exit code 0: all is well; 1: a check failed; 2: usage; 4: no GPU or memory.
  */
 #include <stdio.h>
@@ -49,6 +49,7 @@ static bool run_both(verdict *v, gpu_problem *g, const h3_operator *op, bool bac
             complain(v, g->host, "%s failed: %s", direction ? "backward" : "forward", g->call.message);
             return false;
         }
+        note(v, "  %s", g->call.report.kernel);
         gpu_download(g, direction);
     }
     return true;

@@ -30,8 +30,13 @@ done
 
 # NAME LIMIT(s) MEMORY(GB of the GPU) WHAT; in order of cost
 table='
+device       120   1  sums, comparison, synthetic values, digests: the bytes of the host
 goldens      120   1  nano, tiny, edge: every output, node and gradient
 nodes        300   2  every candidate node at small sizes: CPU candidate, tensor-core model, repeats, rows in company
+hopper       300  20  products and attention at the released dimensions by wgmma and by mma.sync: the same bytes
+media        300   4  operations of the video autoencoder and its small goldens, with our own kernels for Hopper GPUs as well
+sound        120   4  the audio decoder at the released dimensions: the golden samples and the bytes of a CPU
+cudnn        120   4  attention of the provider by cuDNN and in chunks
 inject       120   1  CUDA errors end a program with exit code 4
 memcheck     600   2  compute-sanitizer memcheck on nano, all kernels
 initcheck    600   2  compute-sanitizer initcheck on nano, all kernels
@@ -40,6 +45,7 @@ block0       300  20  block 0 at the released dimensions, s264 and s925, and 48 
 nodes-full   600  20  every candidate node at the released dimensions, and against the provider
 products     600  20  the seven products at 925 rows, beside the provider
 process      300  20  the same bytes of every node from a second process
+decode       300  40  one released video and keyframe against the published samples, by libraries and by our own kernels; times
 deep         300  60  3 blocks, forward and backward
 full         600  80  50 blocks, s264 and s925: provider and candidate, FP32 beside them
 generation   600  80  the sampling loop of 49 evaluations, 50 blocks, s264
@@ -77,6 +83,27 @@ poison_shows() {
 }
 part_goldens() { golden_cuda --cases nano,tiny,edge; }
 part_nodes() { nodes_cuda --dims nano,tiny,odd,wide,d32,d64; }
+# With --quick no node's result is judged but by its bytes; which kernels ran stands in its line.
+part_hopper() {
+    local way rows nodes=q_proj,k_proj,v_proj,o_proj,ffn,attention
+    for rows in 264 925; do
+        for way in mma wgmma; do
+            H3_CANDIDATE_PRODUCTS=$way nodes_cuda --dims released --rows "$rows" --node "$nodes" --quick --time 5 --digests "$log/hopper.$rows.$way" >"$log/hopper.$rows.$way.log" || return
+            grep OK "$log/hopper.$rows.$way.log"
+        done
+        [ -s "$log/hopper.$rows.mma" ] || { echo 'no digests were written'; return 1; }
+        cmp "$log/hopper.$rows.mma" "$log/hopper.$rows.wgmma" || return
+        grep -q ' linear_wgmma.* linear_gradient_dx_wgmma.*_dw_wgmma' "$log/hopper.$rows.wgmma.log" && grep -q ' attention_wgmma' "$log/hopper.$rows.wgmma.log" ||
+            { echo 'nothing ran by wgmma'; return 1; }
+        if grep -q wgmma "$log/hopper.$rows.mma.log"; then echo 'wgmma ran where nobody asked for it'; return 1; fi
+    done
+    echo "$(cat "$log"/hopper.*.wgmma | wc -l) digests are the same by wgmma and by mma.sync"
+}
+part_device() { "$build/tests/device_cuda"; }
+part_media() { "$build/tests/video_cuda" operations golden && H3_VIDEO_PRODUCTS=own H3_VIDEO_ATTENTION=own "$build/tests/video_cuda" golden; }
+part_sound() { "$build/tests/audio_cuda" --host-too; }
+part_cudnn() { "$build/tests/attention_cudnn" "$lib/libh3_provider_cuda.so"; }
+part_decode() { "$build/tests/video_cuda" large released && H3_VIDEO_PRODUCTS=own H3_VIDEO_ATTENTION=own "$build/tests/video_cuda" released; }
 part_inject() { tests/cuda/inject.sh "$bin" "$(realpath "$build/tests/libinject.so")"; }
 part_memcheck() { sanitized memcheck; }
 part_initcheck() { sanitized initcheck; }
@@ -115,7 +142,7 @@ if [ $need_gpu = 1 ]; then # before anything is built
     nvidia-smi -L >/dev/null 2>&1 || compgen -G '/dev/nvidia[0-9]*' >/dev/null || no_gpu 'no NVIDIA device'
     exit 0
 fi
-for program in golden_cuda nodes_cuda; do
+for program in golden_cuda nodes_cuda device_cuda video_cuda audio_cuda attention_cudnn; do
     [ -x "$build/tests/$program" ] || { echo "check-cuda: $build/tests/$program is not there; build it with make CUDA=1 check-cuda" >&2; exit 4; }
 done
 if [ -z "${H3_GOLDEN_SHARED:-}" ] && [ -d ../shared/golden ]; then export H3_GOLDEN_SHARED=../shared/golden; fi

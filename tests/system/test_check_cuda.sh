@@ -16,7 +16,12 @@ good_programs() {
         [ -z "${H3_POISON_SKIP:-}" ] || { echo "goldens on cuda: FAILED"; exit 1; }
         [ -z "${LD_PRELOAD:-}" ] || echo "poison: outputs of 7 products and 1 attentions were NaNs before" >&2
         case $all in *--probe*) echo "cuda: 1 there" ;; *) echo "goldens on cuda: ok" ;; esac'
-    stand_in "$work/tests/nodes_cuda" 'while [ $# -gt 0 ]; do [ "$1" != --digests ] || echo "a node 1234" >"$2"; shift; done; echo "20 checked, 0 failed"'
+    stand_in "$work/tests/nodes_cuda" '
+        kernel=mma
+        [[ ${H3_CANDIDATE_PRODUCTS:-} != wgmma ]] || kernel=wgmma
+        while [ $# -gt 0 ]; do [ "$1" != --digests ] || echo "a node 1234" >"$2"; shift; done
+        printf "q_proj OK linear_$kernel linear_gradient_dx_${kernel}_dw_$kernel\nattention OK attention_$kernel\n20 checked, 0 failed\n"'
+    for program in device_cuda video_cuda audio_cuda attention_cudnn; do stand_in "$work/tests/$program" 'echo "7 passed, 0 failed"'; done
     stand_in "$work/bin/h3_reference_pass" '
         while [ $# -gt 0 ]; do [ "$1" != --out ] || out=$2; shift; done
         if [ -n "${H3_INJECT:-}" ]; then echo "h3_reference_pass: GPU 0 failed; look at it" >&2; exit 4; fi
@@ -140,6 +145,24 @@ is 'other bytes in a second process fail' "$rc $(last)" '1 0 passed, 1 failed, 0
 stand_in "$work/tests/nodes_cuda" 'while [ $# -gt 0 ]; do [ "$1" != --digests ] || : >"$2"; shift; done; echo "20 checked, 0 failed"'
 run --parts process
 is 'and so do no bytes at all' "$rc $(last)" '1 0 passed, 1 failed, 0 skipped'
+good_programs
+sed -i 's/echo "a node 1234"/echo "a node $kernel"/' "$work/tests/nodes_cuda"
+run --parts hopper
+is 'other bytes by wgmma than by mma.sync fail' "$rc $(last)" '1 0 passed, 1 failed, 0 skipped'
+good_programs
+sed -i 's/kernel=wgmma/kernel=mma/' "$work/tests/nodes_cuda"
+run --parts hopper
+is 'and so does no wgmma where it is asked for' "$rc $(grep -c 'nothing ran by wgmma' "$work/log/hopper.log")" '1 1'
+good_programs
+sed -i 's/kernel=mma/kernel=wgmma/' "$work/tests/nodes_cuda"
+run --parts hopper
+is 'and wgmma where it is not' "$rc $(grep -c 'wgmma ran where nobody asked' "$work/log/hopper.log")" '1 1'
+good_programs
+stand_in "$work/tests/video_cuda" '[ -z "${H3_VIDEO_PRODUCTS:-}" ] || { echo "6 passed, 1 failed"; exit 1; }; echo "7 passed, 0 failed"'
+for part in media decode; do
+    run --parts $part
+    is "$part fails when our own kernels alone do" "$rc $(last)" '1 0 passed, 1 failed, 0 skipped'
+done
 stand_in "$work/tests/nodes_cuda" 'echo "1 checked, 1 failed"; exit 1'
 run --parts process,nodes,nodes-full,large
 is 'nodes that fail' "$rc $(last)" '1 0 passed, 4 failed, 0 skipped'
