@@ -139,17 +139,25 @@ template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile(
 #define H3_TEN(at) "%" #at "0, %" #at "1, %" #at "2, %" #at "3, %" #at "4, %" #at "5, %" #at "6, %" #at "7, %" #at "8, %" #at "9, "
 #define H3_FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
 #define H3_LIST_64 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) "%30, %31"
+#define H3_LIST_88 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) "%40, %41, %42, %43"
 #define H3_LIST_96 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
 #define H3_LIST_128 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) "%60, %61, %62, %63"
-#define H3_LIST_256                                                                                                                            \
-    H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) H3_TEN(6) H3_TEN(7) H3_TEN(8) H3_TEN(9) H3_TEN(10) H3_TEN(11) "%120, %121, " \
-    "%122, %123, %124, %125, %126, %127"
+#define H3_LIST_136 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) "%60, %61, %62, %63, %64, %65, %66, %67"
+#define H3_LIST_160 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) H3_TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define H3_LIST_176 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) H3_TEN(6) H3_TEN(7) "%80, %81, %82, %83, %84, %85, %86, %87"
+#define H3_LIST_232 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) H3_TEN(6) H3_TEN(7) H3_TEN(8) H3_TEN(9) H3_TEN(10) "%110, %111, %112, %113, %114, %115"
+#define H3_LIST_256 H3_FIRST_TEN H3_TEN(1) H3_TEN(2) H3_TEN(3) H3_TEN(4) H3_TEN(5) H3_TEN(6) H3_TEN(7) H3_TEN(8) H3_TEN(9) H3_TEN(10) H3_TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
 #define H3_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define H3_D16(i) H3_D4(i), H3_D4(i + 4), H3_D4(i + 8), H3_D4(i + 12)
 #define H3_D_64 H3_D16(0), H3_D16(16)
-#define H3_D_96 H3_D_64, H3_D16(32)
-#define H3_D_128 H3_D_64, H3_D16(32), H3_D16(48)
-#define H3_D_256 H3_D_128, H3_D16(64), H3_D16(80), H3_D16(96), H3_D16(112)
+#define H3_D_88 H3_D16(0), H3_D16(16), H3_D4(32), H3_D4(36), H3_D4(40)
+#define H3_D_96 H3_D16(0), H3_D16(16), H3_D16(32)
+#define H3_D_128 H3_D16(0), H3_D16(16), H3_D16(32), H3_D16(48)
+#define H3_D_136 H3_D16(0), H3_D16(16), H3_D16(32), H3_D16(48), H3_D4(64)
+#define H3_D_160 H3_D16(0), H3_D16(16), H3_D16(32), H3_D16(48), H3_D16(64)
+#define H3_D_176 H3_D16(0), H3_D16(16), H3_D16(32), H3_D16(48), H3_D16(64), H3_D4(80), H3_D4(84)
+#define H3_D_232 H3_D16(0), H3_D16(16), H3_D16(32), H3_D16(48), H3_D16(64), H3_D16(80), H3_D16(96), H3_D4(112)
+#define H3_D_256 H3_D16(0), H3_D16(16), H3_D16(32), H3_D16(48), H3_D16(64), H3_D16(80), H3_D16(96), H3_D16(112)
 /* `add`, and what follows the accumulators, by their places in the list of operands. */
 #define H3_STEP(n, types, add_place, left, right, turns, ...)                                                                          \
     asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, " add_place ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #n "k16.f32." types " {" \
@@ -163,15 +171,20 @@ template <int N> __device__ __forceinline__ void h3_steps_wait() { asm volatile(
     H3_STEP(n, types, p5, "{" p0 ", " p1 ", " p2 ", " p3 "}", p4, p6, "r"(a[at]), "r"(a[at + 1]), "r"(a[at + 2]), "r"(a[at + 3]), "l"(b), "r"(add), "n"(B_ALONG))
 
 /*
- * d [64][N] = a [64][16] b [N][16]^T, + d with `add`; halves or bfloat16, FP32 accumulators, one k16 step; N 64, 96 or 256. Lane l of warp w of the group holds rows
+ * d [64][N] = a [64][16] b [N][16]^T, + d with `add`; halves or bfloat16, FP32 accumulators, one k16 step. Lane l of warp w of the group holds rows
  * 16 w + l / 4 in d[4 j] and d[4 j + 1], that + 8 in d[4 j + 2] and d[4 j + 3], columns 8 j + 2 (l % 4) + {0, 1}.
  */
 template <bool HALF, int N, int A_ALONG, int B_ALONG> __device__ __forceinline__ void h3_step(float (&d)[N / 2], uint64_t a, uint64_t b, int add)
 {
-    static_assert(N == 256 || (N == 64 && !HALF) || (N == 96 && HALF), "a width that somebody asks for");
-    if constexpr (N == 64) H3_SHARED_STEP(64, "bf16.bf16", "%32", "%33", "%34", "%35", "%36");
-    else if constexpr (N == 96) H3_SHARED_STEP(96, "f16.f16", "%48", "%49", "%50", "%51", "%52");
+    static_assert(HALF ? N == 96 || N == 256 : N == 64 || N == 88 || N == 136 || N == 160 || N == 176 || N == 232 || N == 256, "a width that somebody asks for");
+    if constexpr (HALF && N == 96) H3_SHARED_STEP(96, "f16.f16", "%48", "%49", "%50", "%51", "%52");
     else if constexpr (HALF) H3_SHARED_STEP(256, "f16.f16", "%128", "%129", "%130", "%131", "%132");
+    else if constexpr (N == 64) H3_SHARED_STEP(64, "bf16.bf16", "%32", "%33", "%34", "%35", "%36");
+    else if constexpr (N == 88) H3_SHARED_STEP(88, "bf16.bf16", "%44", "%45", "%46", "%47", "%48");
+    else if constexpr (N == 136) H3_SHARED_STEP(136, "bf16.bf16", "%68", "%69", "%70", "%71", "%72");
+    else if constexpr (N == 160) H3_SHARED_STEP(160, "bf16.bf16", "%80", "%81", "%82", "%83", "%84");
+    else if constexpr (N == 176) H3_SHARED_STEP(176, "bf16.bf16", "%88", "%89", "%90", "%91", "%92");
+    else if constexpr (N == 232) H3_SHARED_STEP(232, "bf16.bf16", "%116", "%117", "%118", "%119", "%120");
     else H3_SHARED_STEP(256, "bf16.bf16", "%128", "%129", "%130", "%131", "%132");
 }
 
@@ -187,14 +200,24 @@ template <bool HALF, int N, int B_ALONG, int MANY> __device__ __forceinline__ vo
 #undef H3_TEN
 #undef H3_FIRST_TEN
 #undef H3_LIST_64
+#undef H3_LIST_88
 #undef H3_LIST_96
 #undef H3_LIST_128
+#undef H3_LIST_136
+#undef H3_LIST_160
+#undef H3_LIST_176
+#undef H3_LIST_232
 #undef H3_LIST_256
 #undef H3_D4
 #undef H3_D16
 #undef H3_D_64
+#undef H3_D_88
 #undef H3_D_96
 #undef H3_D_128
+#undef H3_D_136
+#undef H3_D_160
+#undef H3_D_176
+#undef H3_D_232
 #undef H3_D_256
 #undef H3_STEP
 #undef H3_SHARED_STEP
@@ -209,6 +232,12 @@ __device__ __forceinline__ void h3_store_matrices(uint16_t *row, const uint32_t 
                  :
                  : "r"(h3_shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
+}
+
+/* Two such matrices turned over: lane l below 16 names row l % 8 of matrix l / 8, which gets column l % 8 of what the lanes hold. */
+__device__ __forceinline__ void h3_store_matrices_turned(uint16_t *row, const uint32_t (&r)[2])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" : : "r"(h3_shared_address(row)), "r"(r[0]), "r"(r[1]) : "memory");
 }
 
 /* How many registers each thread of this group of four warps has from now on. */

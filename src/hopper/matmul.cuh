@@ -1,12 +1,13 @@
 /*
  * out = left right^T (+ bias) for halves or bfloat16 on a Hopper GPU, with whatever a writer makes of a finished tile on its way out.
  *
- * left [rows][depth] and right [columns][depth], or [depth][rows] and [depth][columns] where the contraction lies along them; a tile is 128 rows by 256 columns. Every sum is
+ * left [rows][depth] and right [columns][depth], or [depth][rows] and [depth][columns] where the contraction lies along them; a tile is 128 rows by Kind::COLUMNS columns. Every sum is
  * one FP32 accumulator over ascending k16 steps of the tensor core (contract gemm-tc-k16-ascending-v1, src/qualify/tensor_core.c), the last ones padded with zeros, which
  * change nothing, then + bias in FP32, then one rounding: the bits of a result depend on its row, its column and the contraction alone, not on tiles, stages or the grid.
  *
- * A block stays for many tiles. Its twelve warps are three groups: two multiply 64 rows each, and round what they have into a tile of shared memory. Of the first group one
- * thread fetches 64 steps of the contraction of 128 rows and 256 columns at a time into STAGES places, and three warps take the rounded tile, while the next one is multiplied.
+ * A block stays for many tiles. Its twelve warps are three groups: two multiply 64 rows each, and round what they have into a tile of shared memory, turned over where the Kind
+ * says so. Of the first group one thread fetches 64 steps of the contraction of a tile's rows and columns at a time into STAGES places, and three warps take the rounded tile,
+ * while the next one is multiplied.
  */
 #ifndef H3_HOPPER_MATMUL_CUH
 #define H3_HOPPER_MATMUL_CUH
@@ -17,52 +18,57 @@
 namespace {
 
 struct matmul {
-    static constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 3, BIASES = STAGES + 1; /* a tile has at least one stage: so far ahead may the fetching thread be */
-    static constexpr int PANEL = 64 * 64;                                                       /* elements of a tile of 64 rows */
-    static constexpr int THREADS = 384, GROUP = 128, WARP = 32, ROWS_TOGETHER = 16;             /* tiles of so many rows of tiles are neighbours in time */
-    static constexpr int MULTIPLIERS = 8, WRITERS = 3;                                          /* warps */
-    static constexpr int MULTIPLYING = 200, WRITING = 104;                                      /* registers a thread, of 168 that the launch gives */
+    static constexpr int ROWS = 128, DEPTH = 64;
+    static constexpr int PANEL = 64 * 64;                                           /* elements of a tile of 64 rows */
+    static constexpr int THREADS = 384, GROUP = 128, WARP = 32, ROWS_TOGETHER = 16; /* tiles of so many rows of tiles are neighbours in time */
+    static constexpr int MULTIPLIERS = 8, WRITERS = 3;                              /* warps */
+    static constexpr int MULTIPLYING = 200, WRITING = 104;                          /* registers a thread, of 168 that the launch gives */
     static_assert(2 * MULTIPLYING + WRITING <= 3 * 168, "registers of a multiprocessor");
 
     const void *left, *right;
     const uint16_t *bias; /* [columns], in whole 16 bytes with as many elements as a tile's columns need; read by kinds with BIAS */
     int64_t rows, columns, depth;
-    int second; /* rows of `right` from a tile's first 128 columns to its other 128 */
+    int second; /* rows of `right` from a tile's first half of the columns to its other half */
     int step;   /* rows of `right` from one tile to the next */
 };
 
-/* What a kernel is made for: halves or bfloat16, how its operands lie, whether there is a bias. */
-template <bool HALF_, int LEFT_ALONG_, int RIGHT_ALONG_, bool BIAS_> struct matmul_kind {
-    static constexpr bool HALF = HALF_, BIAS = BIAS_;
-    static constexpr int LEFT_ALONG = LEFT_ALONG_, RIGHT_ALONG = RIGHT_ALONG_;
+/* What a kernel is made for: halves or bfloat16; how its operands lie; whether there is a bias; columns of a tile, which is written to shared memory as it is, or, TURNED, with columns
+ * for rows (128 results to one). */
+template <bool HALF_, int LEFT_ALONG_, int RIGHT_ALONG_, bool BIAS_, int COLUMNS_ = 256, bool TURNED_ = false> struct matmul_kind {
+    static constexpr bool HALF = HALF_, BIAS = BIAS_, TURNED = TURNED_;
+    static constexpr int LEFT_ALONG = LEFT_ALONG_, RIGHT_ALONG = RIGHT_ALONG_, COLUMNS = COLUMNS_;
+    static constexpr int WIDTH = TURNED ? matmul::ROWS : COLUMNS; /* of a row of the rounded tile */
+    static constexpr int STAGE_BYTES = (matmul::ROWS + COLUMNS) * matmul::DEPTH * 2, ROOM = 227 * 1024 - matmul::ROWS * COLUMNS * 2 - 4096;
+    static constexpr int STAGES = ROOM / STAGE_BYTES < 8 ? ROOM / STAGE_BYTES : 8, BIASES = BIAS ? STAGES + 1 : 1; /* a tile has at least one stage: so far ahead may the fetching thread be */
+    static constexpr int BOXES = COLUMNS == 256 ? 2 : 1; /* of `right`, where the contraction lies across it */
+    static_assert(COLUMNS % 8 == 0 && STAGES >= 3 && (COLUMNS == 256 || (!RIGHT_ALONG && !BIAS)), "what is made");
 };
 
 /* Shared memory of a block. */
-struct matmul_memory {
-    uint16_t left[matmul::STAGES][matmul::ROWS * matmul::DEPTH], right[matmul::STAGES][matmul::COLUMNS * matmul::DEPTH];
-    uint16_t tile[matmul::ROWS * matmul::COLUMNS]; /* matmul_spot */
-    uint16_t bias[matmul::BIASES][matmul::COLUMNS];
-    h3_barrier full[matmul::STAGES], empty[matmul::STAGES], filled, taken; /* of the stages; of the tile */
+template <class Kind> struct matmul_memory {
+    uint16_t left[Kind::STAGES][matmul::ROWS * matmul::DEPTH], right[Kind::STAGES][Kind::COLUMNS * matmul::DEPTH];
+    uint16_t tile[matmul::ROWS * Kind::COLUMNS]; /* matmul_spot */
+    uint16_t bias[Kind::BIASES][256];
+    h3_barrier full[Kind::STAGES], empty[Kind::STAGES], filled, taken; /* of the stages; of the tile */
 };
-static_assert(sizeof(matmul_memory) <= 227 * 1024, "shared memory of a multiprocessor");
 
-/* Where the 8 columns `piece` of a tile's row lie: turned, so that eight rows do not share banks. */
-H3_DEVICE int matmul_spot(int row, int piece) { return row * matmul::COLUMNS + (piece ^ (row & 7)) * 8; }
+/* Where the 8 results `piece` of a rounded tile's row lie: turned, so that eight rows do not share banks. */
+template <class Kind> H3_DEVICE int matmul_spot(int row, int piece) { return row * Kind::WIDTH + (piece ^ (row & 7)) * 8; }
 
 /* --- tiles ------------------------------------------------------------------------------------------------------------ */
 
 __host__ H3_DEVICE int matmul_row_tiles(const matmul &p) { return (int)((p.rows + matmul::ROWS - 1) / matmul::ROWS); }
-__host__ H3_DEVICE int matmul_column_tiles(const matmul &p) { return (int)((p.columns + matmul::COLUMNS - 1) / matmul::COLUMNS); }
-__host__ H3_DEVICE int matmul_tiles(const matmul &p) { return matmul_row_tiles(p) * matmul_column_tiles(p); }
+template <class Kind> __host__ H3_DEVICE int matmul_column_tiles(const matmul &p) { return (int)((p.columns + Kind::COLUMNS - 1) / Kind::COLUMNS); }
+template <class Kind> __host__ H3_DEVICE int matmul_tiles(const matmul &p) { return matmul_row_tiles(p) * matmul_column_tiles<Kind>(p); }
 
 /* Which tile comes as the t-th. */
 struct matmul_tile {
     int row, column; /* in tiles */
 };
 
-H3_DEVICE matmul_tile matmul_tile_at(const matmul &p, int t)
+template <class Kind> H3_DEVICE matmul_tile matmul_tile_at(const matmul &p, int t)
 {
-    const int all = matmul_row_tiles(p), together = matmul::ROWS_TOGETHER * matmul_column_tiles(p), first = t / together * matmul::ROWS_TOGETHER;
+    const int all = matmul_row_tiles(p), together = matmul::ROWS_TOGETHER * matmul_column_tiles<Kind>(p), first = t / together * matmul::ROWS_TOGETHER;
     const int count = all - first < matmul::ROWS_TOGETHER ? all - first : matmul::ROWS_TOGETHER;
     const matmul_tile tile = {first + t % together % count, t % together / count};
     return tile;
@@ -71,14 +77,14 @@ H3_DEVICE matmul_tile matmul_tile_at(const matmul &p, int t)
 #ifdef H3_HOPPER_CODE
 /* --- fetching --------------------------------------------------------------------------------------------------------- */
 
-template <class Kind> H3_DEVICE void matmul_fetch(matmul_memory *m, const CUtensorMap *left, const CUtensorMap *right, const matmul &p)
+template <class Kind> H3_DEVICE void matmul_fetch(matmul_memory<Kind> *m, const CUtensorMap *left, const CUtensorMap *right, const matmul &p)
 {
     constexpr unsigned STAGE = (unsigned)(sizeof m->left[0] + sizeof m->right[0]), BIAS = Kind::BIAS ? (unsigned)sizeof m->bias[0] : 0;
-    constexpr int HALF = matmul::COLUMNS / 2;
-    const int tiles = matmul_tiles(p), depth = (int)p.depth;
+    constexpr int HALF = Kind::COLUMNS / 2;
+    const int tiles = matmul_tiles<Kind>(p), depth = (int)p.depth;
     int stage = 0, phase = 0, turn = 0;
-    for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, turn = (turn + 1) % matmul::BIASES) {
-        const matmul_tile tile = matmul_tile_at(p, t);
+    for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, turn = (turn + 1) % Kind::BIASES) {
+        const matmul_tile tile = matmul_tile_at<Kind>(p, t);
         const int row = tile.row * matmul::ROWS, column = tile.column * p.step;
         for (int k = 0; k < depth; k += matmul::DEPTH) {
             h3_barrier *full = &m->full[stage];
@@ -93,13 +99,13 @@ template <class Kind> H3_DEVICE void matmul_fetch(matmul_memory *m, const CUtens
                 for (int i = 0; i < 4; i++) h3_load_box(m->right[stage] + i * matmul::PANEL, right, column + 64 * i, k, full);
             } else {
                 h3_load_box(m->right[stage], right, k, column, full);
-                h3_load_box(m->right[stage] + 2 * matmul::PANEL, right, k, column + p.second, full);
+                if (Kind::BOXES == 2) h3_load_box(m->right[stage] + HALF * matmul::DEPTH, right, k, column + p.second, full);
             }
             if (Kind::BIAS && k == 0) {
                 h3_load_bytes(m->bias[turn], p.bias + column, BIAS / 2, full);
                 h3_load_bytes(m->bias[turn] + HALF, p.bias + column + p.second, BIAS / 2, full);
             }
-            stage = stage + 1 == matmul::STAGES ? 0 : stage + 1;
+            stage = stage + 1 == Kind::STAGES ? 0 : stage + 1;
             phase ^= stage == 0;
         }
     }
@@ -107,12 +113,23 @@ template <class Kind> H3_DEVICE void matmul_fetch(matmul_memory *m, const CUtens
 
 /* --- multiplying ------------------------------------------------------------------------------------------------------ */
 
+/* The group's 64 rows, rounded, to their places in the tile, whose rows are the columns. */
+template <class Kind> H3_DEVICE void matmul_round_turned(uint16_t *tile, const float (&d)[Kind::COLUMNS / 2], int group, int warp, int lane)
+{
+    const int piece = group * 8 + warp * 2 + lane / 8 % 2;
+#pragma unroll
+    for (int j = 0; j < Kind::COLUMNS / 8; j++) {
+        const uint32_t r[2] = {h3_pair<Kind::HALF>(d[4 * j], d[4 * j + 1]), h3_pair<Kind::HALF>(d[4 * j + 2], d[4 * j + 3])};
+        h3_store_matrices_turned(tile + matmul_spot<Kind>(8 * j + lane % 8, piece), r);
+    }
+}
+
 /* The group's 64 rows, with the bias and rounded, to their places in the tile. */
-template <class Kind> H3_DEVICE void matmul_round(uint16_t *tile, const float (&d)[128], const uint16_t *bias, int group, int warp, int lane)
+template <class Kind> H3_DEVICE void matmul_round(uint16_t *tile, const float (&d)[Kind::COLUMNS / 2], const uint16_t *bias, int group, int warp, int lane)
 {
     const int row = group * 64 + warp * 16 + lane % 16, second = lane / 16;
 #pragma unroll
-    for (int j = 0; j < 32; j += 2) {
+    for (int j = 0; j < Kind::COLUMNS / 8; j += 2) {
         uint32_t r[4];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -126,19 +143,19 @@ template <class Kind> H3_DEVICE void matmul_round(uint16_t *tile, const float (&
             r[2 * half] = h3_pair<Kind::HALF>(sums[0], sums[1]);
             r[2 * half + 1] = h3_pair<Kind::HALF>(sums[2], sums[3]);
         }
-        h3_store_matrices(tile + matmul_spot(row, j + second), r);
+        h3_store_matrices(tile + matmul_spot<Kind>(row, j + second), r);
     }
 }
 
-template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory *m, const matmul &p, int group, int warp, int lane)
+template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory<Kind> *m, const matmul &p, int group, int warp, int lane)
 {
     constexpr int LEFT_STAGE = sizeof m->left[0] / 16, RIGHT_STAGE = sizeof m->right[0] / 16; /* in a descriptor */
     constexpr int LEFT_STEP = Kind::LEFT_ALONG ? H3_STEP_ALONG : H3_STEP_ACROSS, RIGHT_STEP = Kind::RIGHT_ALONG ? H3_STEP_ALONG : H3_STEP_ACROSS;
     const uint64_t left = h3_operand(m->left[0] + group * matmul::PANEL), right = h3_operand(m->right[0]);
-    const int tiles = matmul_tiles(p), depth = (int)p.depth;
-    float d[128];
+    const int tiles = matmul_tiles<Kind>(p), depth = (int)p.depth;
+    float d[Kind::COLUMNS / 2];
     int stage = 0, phase = 0, turn = 0, filled = 0;
-    for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, turn = (turn + 1) % matmul::BIASES, filled ^= 1) {
+    for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, turn = (turn + 1) % Kind::BIASES, filled ^= 1) {
         int last = 0;
         h3_steps_keep(d);
         for (int k = 0; k < depth; k += matmul::DEPTH) {
@@ -146,20 +163,21 @@ template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory *m, const mat
             h3_steps_begin();
 #pragma unroll
             for (int i = 0; i < matmul::DEPTH / 16; i++)
-                h3_step<Kind::HALF, matmul::COLUMNS, Kind::LEFT_ALONG, Kind::RIGHT_ALONG>(d, left + (uint64_t)(stage * LEFT_STAGE + i * LEFT_STEP),
+                h3_step<Kind::HALF, Kind::COLUMNS, Kind::LEFT_ALONG, Kind::RIGHT_ALONG>(d, left + (uint64_t)(stage * LEFT_STAGE + i * LEFT_STEP),
                                                                           right + (uint64_t)(stage * RIGHT_STAGE + i * RIGHT_STEP), k > 0 || i > 0);
             h3_steps_close();
             h3_steps_wait<1>();
             if (k > 0 && lane == 0) h3_barrier_arrive(&m->empty[last]);
             last = stage;
-            stage = stage + 1 == matmul::STAGES ? 0 : stage + 1;
+            stage = stage + 1 == Kind::STAGES ? 0 : stage + 1;
             phase ^= stage == 0;
         }
         h3_steps_wait<0>();
         h3_steps_keep(d);
         if (lane == 0) h3_barrier_arrive(&m->empty[last]);
         h3_barrier_wait(&m->taken, (unsigned)filled ^ 1u);
-        matmul_round<Kind>(m->tile, d, m->bias[turn], group, warp, lane);
+        if constexpr (Kind::TURNED) matmul_round_turned<Kind>(m->tile, d, group, warp, lane);
+        else matmul_round<Kind>(m->tile, d, m->bias[turn], group, warp, lane);
         __syncwarp();
         if (lane == 0) h3_barrier_arrive(&m->filled);
     }
@@ -167,16 +185,17 @@ template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory *m, const mat
 
 /* --- writing ---------------------------------------------------------------------------------------------------------- */
 
-/* `write`: a Writer; called by three warps with a tile, the first of its rows, how many of them there are, and which tile of the columns it is. */
-template <class Writer> H3_DEVICE void matmul_write(matmul_memory *m, const matmul &p, const Writer &write, int warp, int lane)
+/* `write`: a Writer; called by three warps with a rounded tile, the first of its rows, how many of them there are, and which tile of the others it is. */
+template <class Kind, class Writer> H3_DEVICE void matmul_write(matmul_memory<Kind> *m, const matmul &p, const Writer &write, int warp, int lane)
 {
-    const int tiles = matmul_tiles(p);
+    const int tiles = matmul_tiles<Kind>(p);
     int filled = 0;
     for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, filled ^= 1) {
-        const matmul_tile tile = matmul_tile_at(p, t);
-        const int64_t row = (int64_t)tile.row * matmul::ROWS;
+        const matmul_tile tile = matmul_tile_at<Kind>(p, t);
+        const int64_t first = Kind::TURNED ? (int64_t)tile.column * Kind::COLUMNS : (int64_t)tile.row * matmul::ROWS, left = (Kind::TURNED ? p.columns : p.rows) - first;
+        const int most = Kind::TURNED ? Kind::COLUMNS : matmul::ROWS;
         h3_barrier_wait(&m->filled, (unsigned)filled);
-        write(m->tile, row, (int)(p.rows - row < matmul::ROWS ? p.rows - row : matmul::ROWS), tile.column, warp, lane);
+        write(m->tile, first, (int)(left < most ? left : most), Kind::TURNED ? tile.row : tile.column, warp, lane);
         __syncwarp();
         if (lane == 0) h3_barrier_arrive(&m->taken);
     }
@@ -188,11 +207,11 @@ __global__ void __launch_bounds__(matmul::THREADS, 1) matmul_kernel(const __grid
 {
 #ifdef H3_HOPPER_CODE
     H3_SHARED_1024
-    matmul_memory *m = (matmul_memory *)shared;
+    matmul_memory<Kind> *m = (matmul_memory<Kind> *)shared;
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / matmul::GROUP, 0), lane = (int)threadIdx.x % matmul::WARP;
     const int warp = (int)threadIdx.x % matmul::GROUP / matmul::WARP;
     if (threadIdx.x == 0) {
-        for (int stage = 0; stage < matmul::STAGES; stage++) {
+        for (int stage = 0; stage < Kind::STAGES; stage++) {
             h3_barrier_set(&m->full[stage], 1);
             h3_barrier_set(&m->empty[stage], matmul::MULTIPLIERS);
         }
@@ -203,7 +222,7 @@ __global__ void __launch_bounds__(matmul::THREADS, 1) matmul_kernel(const __grid
     __syncthreads();
     if (group == 0) {
         h3_registers_fewer<matmul::WRITING>();
-        if (warp > 0) matmul_write(m, p, write, warp - 1, lane);
+        if (warp > 0) matmul_write<Kind>(m, p, write, warp - 1, lane);
         else if (lane == 0) matmul_fetch<Kind>(m, &left, &right, p);
     } else {
         h3_registers_more<matmul::MULTIPLYING>();
@@ -224,27 +243,28 @@ template <class Kind> bool matmul_fits(const matmul &p)
     const int64_t limit = (int64_t)1 << 30, left_pitch = Kind::LEFT_ALONG ? p.rows : p.depth, right_pitch = Kind::RIGHT_ALONG ? p.columns : p.depth;
     if (places % 16 != 0 || left_pitch % 8 != 0 || right_pitch % 8 != 0) return false;
     if (p.rows < 1 || p.columns < 1 || p.depth < 1 || p.rows > limit || p.columns > limit || p.depth > limit) return false;
-    return (p.rows + matmul::ROWS - 1) / matmul::ROWS * ((p.columns + matmul::COLUMNS - 1) / matmul::COLUMNS) <= limit && hopper_processors() > 0;
+    return (p.rows + matmul::ROWS - 1) / matmul::ROWS * ((p.columns + Kind::COLUMNS - 1) / Kind::COLUMNS) <= limit && hopper_processors() > 0;
 }
 
 /* A product that fits, on `stream`; a cudaError_t. */
 template <class Kind, class Writer> int matmul_start(void *stream, const char *name, const matmul &p, const Writer &write)
 {
-    const int tiles = matmul_tiles(p), most = hopper_processors();
+    static_assert(sizeof(matmul_memory<Kind>) <= 227 * 1024, "shared memory of a multiprocessor");
+    const int tiles = matmul_tiles<Kind>(p), most = hopper_processors();
     const unsigned grid = (unsigned)(tiles < most ? tiles : most);
     CUtensorMap left, right;
     int code = Kind::LEFT_ALONG ? make_tensor_map(&left, p.left, p.depth, p.rows, 64) : make_tensor_map(&left, p.left, p.rows, p.depth, matmul::ROWS);
     if (code != cudaSuccess) return code;
-    code = Kind::RIGHT_ALONG ? make_tensor_map(&right, p.right, p.depth, p.columns, 64) : make_tensor_map(&right, p.right, p.columns, p.depth, matmul::COLUMNS / 2);
+    code = Kind::RIGHT_ALONG ? make_tensor_map(&right, p.right, p.depth, p.columns, 64) : make_tensor_map(&right, p.right, p.columns, p.depth, Kind::COLUMNS / Kind::BOXES);
     if (code != cudaSuccess) return code;
 #ifdef H3_EMULATE
     (void)stream;
-    h3_emulate(name, dim3(grid), matmul::THREADS, sizeof(matmul_memory), [=] { matmul_kernel<Kind, Writer>(left, right, p, write); });
+    h3_emulate(name, dim3(grid), matmul::THREADS, sizeof(matmul_memory<Kind>), [=] { matmul_kernel<Kind, Writer>(left, right, p, write); });
 #else
     (void)name;
-    code = (int)cudaFuncSetAttribute(matmul_kernel<Kind, Writer>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(matmul_memory));
+    code = (int)cudaFuncSetAttribute(matmul_kernel<Kind, Writer>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(matmul_memory<Kind>));
     if (code != cudaSuccess) return code;
-    matmul_kernel<Kind, Writer><<<grid, matmul::THREADS, sizeof(matmul_memory), (cudaStream_t)stream>>>(left, right, p, write);
+    matmul_kernel<Kind, Writer><<<grid, matmul::THREADS, sizeof(matmul_memory<Kind>), (cudaStream_t)stream>>>(left, right, p, write);
 #endif
     return (int)cudaGetLastError();
 }

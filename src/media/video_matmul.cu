@@ -7,6 +7,9 @@
 
 namespace {
 
+/* Halves that lie across, with a bias. */
+typedef matmul_kind<true, 0, 0, true> kind;
+
 constexpr int WRITERS = matmul::WRITERS;
 
 struct write_plain {
@@ -16,7 +19,7 @@ struct write_plain {
     __device__ __forceinline__ void operator()(const uint16_t *tile, int64_t first, int count, int column, int warp, int lane) const
     {
         for (int row = warp; row < count; row += WRITERS)
-            *(uint4 *)(out + (first + row) * columns + column * matmul::COLUMNS + 8 * lane) = *(const uint4 *)(tile + matmul_spot(row, lane));
+            *(uint4 *)(out + (first + row) * columns + column * kind::COLUMNS + 8 * lane) = *(const uint4 *)(tile + matmul_spot<kind>(row, lane));
     }
 };
 
@@ -29,8 +32,8 @@ struct write_gated {
     {
         const int piece = lane % 16;
         for (int row = 2 * warp + lane / 16; row < count; row += 2 * WRITERS) {
-            const uint4 value = *(const uint4 *)(tile + matmul_spot(row, piece)), gate = *(const uint4 *)(tile + matmul_spot(row, 16 + piece));
-            *(uint4 *)(out + (first + row) * width + column * (matmul::COLUMNS / 2) + 8 * piece) = gated_eight(value, gate);
+            const uint4 value = *(const uint4 *)(tile + matmul_spot<kind>(row, piece)), gate = *(const uint4 *)(tile + matmul_spot<kind>(row, 16 + piece));
+            *(uint4 *)(out + (first + row) * width + column * (kind::COLUMNS / 2) + 8 * piece) = gated_eight(value, gate);
         }
     }
 };
@@ -45,12 +48,12 @@ struct write_heads {
     __device__ __forceinline__ void operator()(const uint16_t *tile, int64_t first, int count, int column, int warp, int lane) const
     {
         const int columns = 3 * heads * 64, part = lane % 8;
-        const bool turned = column * (matmul::COLUMNS / 64) < 2 * heads;
+        const bool turned = column * (kind::COLUMNS / 64) < 2 * heads;
 #pragma unroll 2
         for (int row = warp; row < count; row += WRITERS) {
-            uint4 words = *(const uint4 *)(tile + matmul_spot(row, lane));
+            uint4 words = *(const uint4 *)(tile + matmul_spot<kind>(row, lane));
             if (turned) words = rotated_64(words, turns_at(cosine, sine, (int)(first + row) % tokens, part), part, epsilon);
-            *(uint4 *)(out + (first + row) * columns + column * matmul::COLUMNS + 8 * lane) = words;
+            *(uint4 *)(out + (first + row) * columns + column * kind::COLUMNS + 8 * lane) = words;
         }
     }
 };
@@ -64,7 +67,7 @@ struct write_added {
     __device__ __forceinline__ void operator()(const uint16_t *tile, int64_t first, int count, int column, int warp, int lane) const
     {
         constexpr int AHEAD = 4;
-        const int own = column * matmul::COLUMNS + 8 * lane;
+        const int own = column * kind::COLUMNS + 8 * lane;
         const float4 *scales = (const float4 *)(scale + own), low = scales[0], high = scales[1];
         for (int start = warp; start < count; start += AHEAD * WRITERS) {
             float4 sums[AHEAD][2];
@@ -78,7 +81,7 @@ struct write_added {
             for (int i = 0; i < AHEAD; i++) {
                 const int row = start + i * WRITERS;
                 if (row >= count) break;
-                const uint4 branch = *(const uint4 *)(tile + matmul_spot(row, lane));
+                const uint4 branch = *(const uint4 *)(tile + matmul_spot<kind>(row, lane));
                 float4 *to = (float4 *)(out + (first + row) * columns + own);
                 to[0] = scaled_sum(sums[i][0], four_of(branch.x, branch.y), low);
                 to[1] = scaled_sum(sums[i][1], four_of(branch.z, branch.w), high);
@@ -87,18 +90,15 @@ struct write_added {
     }
 };
 
-/* Halves that lie across, with a bias. */
-typedef matmul_kind<true, 0, 0, true> kind;
-
 matmul shape_of(const h3_video_matmul &p)
 {
     const bool is_gated = p.kind == H3_VIDEO_MATMUL_GATED;
-    const int half = matmul::COLUMNS / 2;
+    const int half = kind::COLUMNS / 2;
     matmul shape = {};
     shape.left = p.x, shape.right = p.weight, shape.bias = (const uint16_t *)p.bias;
     shape.rows = p.rows, shape.columns = p.columns, shape.depth = p.channels;
     shape.second = is_gated ? (int)p.columns / 2 : half;
-    shape.step = is_gated ? half : matmul::COLUMNS;
+    shape.step = is_gated ? half : kind::COLUMNS;
     return shape;
 }
 
@@ -107,7 +107,7 @@ matmul shape_of(const h3_video_matmul &p)
 int h3_video_matmul_fits(const h3_video_matmul *p)
 {
     const uintptr_t places = (uintptr_t)p->out | (uintptr_t)p->cosine | (uintptr_t)p->sine | (uintptr_t)p->scale;
-    if (places % 16 != 0 || p->channels % matmul::DEPTH != 0 || p->columns % matmul::COLUMNS != 0 || !matmul_fits<kind>(shape_of(*p))) return 0;
+    if (places % 16 != 0 || p->channels % matmul::DEPTH != 0 || p->columns % kind::COLUMNS != 0 || !matmul_fits<kind>(shape_of(*p))) return 0;
     return p->kind != H3_VIDEO_MATMUL_HEADS || (p->columns == 3 * p->heads * 64 && p->heads % 4 == 0 && p->tokens >= 1 && p->tokens <= (int64_t)1 << 30);
 }
 

@@ -244,6 +244,16 @@ void act_store(void *const *lanes)
         }
 }
 
+void act_store_turned(void *const *lanes)
+{
+    for (unsigned matrix = 0; matrix < 2; matrix++)
+        for (unsigned line = 0; line < 8; line++) {
+            uint16_t *row = static_cast<fragment *>(lanes[matrix * 8 + line])->row;
+            offset_of(row, 16, 16);
+            for (unsigned i = 0; i < 8; i++) row[i] = (uint16_t)(static_cast<fragment *>(lanes[i * 4 + line / 2])->r[matrix] >> 16 * (line % 2));
+        }
+}
+
 /* --- a block ---------------------------------------------------------------------------------------------------------- */
 
 void start(unsigned threads)
@@ -339,6 +349,12 @@ void h3_store_matrices(uint16_t *row, const uint32_t (&r)[4])
 {
     fragment mine = {row, r};
     emulated::meet("stmatrix", &mine, act_store);
+}
+
+void h3_store_matrices_turned(uint16_t *row, const uint32_t (&r)[2])
+{
+    fragment mine = {row, r};
+    emulated::meet("stmatrix.trans", &mine, act_store_turned);
 }
 
 extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned, unsigned long long, cudaDriverEntryPointQueryResult *result)

@@ -49,6 +49,7 @@ void h3_steps_wait_for(int groups);
 template <int N> inline void h3_steps_wait() { h3_steps_wait_for(N); }
 
 void h3_store_matrices(uint16_t *row, const uint32_t (&r)[4]);
+void h3_store_matrices_turned(uint16_t *row, const uint32_t (&r)[2]);
 template <int N> inline void h3_registers_fewer() { static_assert(N >= 24 && N <= 128 && N % 8 == 0, "setmaxnreg"); }
 template <int N> inline void h3_registers_more() { static_assert(N >= 128 && N <= 256 && N % 8 == 0, "setmaxnreg"); }
 

@@ -119,6 +119,7 @@ bool h3_hopper_is_wanted(void);
 /* gemm_hopper.cu: whether it takes this product (they are asked for, a Hopper GPU, operands that start at 16 bytes with rows of whole 16 bytes,
  * no bias, no partial sums), and the product. */
 bool h3_gemm_hopper_fits(const h3_gemm *gemm);
+const char *h3_gemm_hopper_kernel(const h3_gemm *gemm); /* of a product that fits */
 int h3_gemm_hopper_run(h3_call *call, const h3_gemm *gemm);
 
 /* Rows of a norm. Without a table, table == NULL. `inverse` [rows] gets r when not NULL. */

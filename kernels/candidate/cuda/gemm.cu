@@ -15,7 +15,7 @@
 #define H3_GEMM_FULL_GRID 120 /* tiles of 128 x 256 that keep a GPU busy; tests lower it */
 #endif
 #ifndef H3_GEMM_HOPPER_GRID
-#define H3_GEMM_HOPPER_GRID 48 /* that are worth it by wgmma: a third of a GPU is more than all of it by mma.sync */
+#define H3_GEMM_HOPPER_GRID 16 /* that are worth it by wgmma, whose tiles may be smaller */
 #endif
 
 namespace {
@@ -247,7 +247,7 @@ template <bool LEFT_ALONG, bool RIGHT_ALONG> int launch_ascending(h3_call *call,
 
 } // namespace
 
-extern "C" const char *h3_gemm_kernel(const h3_gemm *gemm) { return takes_wgmma(*gemm) ? "wgmma_m64n256k16" : "mma_m16n8k16"; }
+extern "C" const char *h3_gemm_kernel(const h3_gemm *gemm) { return takes_wgmma(*gemm) ? h3_gemm_hopper_kernel(gemm) : "mma_m16n8k16"; }
 
 extern "C" int h3_gemm_run(h3_call *call, const h3_gemm *gemm)
 {
