@@ -238,13 +238,12 @@ __global__ void __launch_bounds__(attend::THREADS, 1)
         if ((unsigned)group <= groups) attend_rows<Kind>(m, w, group - 1, warp, lane);
     }
 #else
-    (void)w;
     /* What a Kind has, named for compilers that miss a use of it. */
     typedef typename Kind::state state;
     float(*scores)[Kind::KEYS / 2], (*turn)[2];
     uint32_t(*weights)[Kind::KEYS / 4];
     (void)sizeof((Kind::begin(*(state *)0), Kind::keep(*(state *)0), Kind::update(*(state *)0, *scores, *weights, *turn, 0.0f), Kind::finish(w, *(state *)0, *turn, 0, 0, 0), Kind::HALF));
-    __trap();
+    if (w.tiles > 0) __trap();
 #endif
 }
 
