@@ -119,14 +119,14 @@ out=$(scripts/submit.sh "${demo[@]}" --local --from candidate_gate 2>errors)
 is 'the first failing stage gives the exit code' "$?" 1
 is 'its reason is on stderr, without mpirun around it' "$(cat errors)" 'h3_candidate_gate: told to end with 1'
 is 'the next step is the last line' "$(tail -n 1 <<<"$out")" \
-    'next: scripts/submit.sh --plan plans/demo.json --run evidence/demo --local --from candidate_gate'
+    'next: put that right, then scripts/submit.sh --plan plans/demo.json --run evidence/demo --local --from candidate_gate'
 unlike 'nothing runs after it' "$(tail -n 1 calls)" compare
 out=$(scripts/submit.sh --status --run evidence/demo)
 like 'status: done' "$out" '^reference pass +local +done +[0-9:]+ +all is well$'
 like 'status: failed, with its reason' "$out" '^candidate gate +local +FAILED 1 +[0-9:]+ +told to end with 1$'
 like 'status: what rests on it is stale' "$out" '^generate candidate +local +stale +[0-9:]+ +needs a VALID gate$'
 is 'status: the next step' "$(tail -n 1 <<<"$out")" \
-    'next: scripts/submit.sh --plan plans/demo.json --run evidence/demo --local --from candidate_gate'
+    'next: put that right, then scripts/submit.sh --plan plans/demo.json --run evidence/demo --local --from candidate_gate'
 
 echo crash >control/candidate_gate
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
@@ -162,10 +162,29 @@ echo 75 >control/candidate_gate
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
 is 'a stop is relayed as 75' "$?" 75
 like 'and the next step resumes' "$out" '^next: .* --resume --local --from candidate_gate$'
+like 'which the status says too' "$(scripts/submit.sh --status --run evidence/demo)" '^candidate gate +local +STOPPED +[0-9:]+ '
+is 'and its next step' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" \
+    'next: scripts/submit.sh --plan plans/demo.json --run evidence/demo --resume --local --from candidate_gate'
+echo crash >control/generate_provider
+resume=evidence/demo/data/generate/provider/resume
+mkdir -p $resume && echo '{}' >$resume/state.json
+out=$(scripts/submit.sh "${demo[@]}" --local --only generate_provider 2>&1)
+like 'a generation that crashed is to be resumed' "$out" 'h3_generate: a rank ended by itself .* run the stage again with --resume$'
+is 'where steps are saved' "$(tail -n 1 <<<"$out")" \
+    'next: put that right, then scripts/submit.sh --plan plans/demo.json --run evidence/demo --resume --local --from generate_provider'
+is 'by the status too' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" "$(tail -n 1 <<<"$out")"
+rm -r $resume
+unlike 'and where none are it begins again' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" resume
 mv bin/h3_candidate_gate bin/away
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
 like 'a program that was not built is exit 4 and says so' "$? $out" '^4 jobs: no program h3_candidate_gate .*make all'
 mv bin/away bin/h3_candidate_gate
+out=$(scripts/submit.sh --plan plans/demo.json --run /proc/1 --local 2>&1)
+is 'a run folder that cannot be written is exit 4, in one line' "$? $out" '4 submit: cannot write to /proc/1/logs; check its permissions and whether it is mounted read-only'
+mkdir -p evidence/full/build && touch evidence/full/build/lib
+out=$(scripts/submit.sh --plan plans/demo.json --run evidence/full --local --only candidate_gate 2>&1)
+like 'a clean build that cannot be kept is exit 4' "$? $out" '^4 .*'
+like 'and says where' "$out" '^build +cannot write to evidence/full/build/lib; '
 rm -rf control/* evidence calls
 
 # --- Slurm ---
@@ -205,7 +224,8 @@ is 'nothing behind it ran' "$(programs)" 'h3_candidate_gate '
 out=$(scripts/submit.sh --status --run evidence/demo)
 like 'status: failed, when and why' "$out" "^candidate gate +$job +FAILED 3 +[0-9:]+ +told to end with 3\$"
 like 'status: what is behind it waits' "$out" '^generate candidate +- +waiting +needs a VALID gate$'
-is 'status: the next step' "$(tail -n 1 <<<"$out")" 'next: scripts/submit.sh --plan plans/demo.json --run evidence/demo --from candidate_gate'
+is 'status: the next step' "$(tail -n 1 <<<"$out")" \
+    'next: put that right, then scripts/submit.sh --plan plans/demo.json --run evidence/demo --from candidate_gate'
 rm control/candidate_gate
 
 # stopped by USR1 before its time ends: back in the queue, resumed, done; the next stage waits for that
@@ -218,6 +238,9 @@ for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
 like 'status: running' "$(scripts/submit.sh --status --run evidence/other)" "^reference pass +$job +running"
 like 'status: the next one waits in the queue' "$(scripts/submit.sh --status --run evidence/other)" \
     '^threshold freeze +[0-9]+ +waiting +[0-9:]+ +needs reference pass$'
+out=$(scripts/submit.sh --plan plans/demo.json --run evidence/other --from threshold_freeze 2>&1)
+like 'a stage that is in the queue is not submitted again' "$? $out" \
+    "^2 submit: threshold freeze is job [0-9]+ of this run already, and pending; wait for it, or scancel [0-9]+ first\$"
 scancel --batch --signal=USR1 "$job"
 check 'the stopped chain ends' wait_for_jobs
 like 'it was requeued once' "$(scontrol -o show job "$job")" ' Restarts=1 '
@@ -225,6 +248,20 @@ is 'and completed' "$(state_of "$job")" COMPLETED
 is 'the second start resumes' "$(grep -c '^h3_reference_pass .*--resume' calls) $(grep -c '^h3_reference_pass' calls)" '1 2'
 is 'and the chain went on' "$(tail -n 1 calls | cut -d' ' -f1)" h3_compare
 like 'both parts are in one log' "$(cat "evidence/other/logs/h3_reference_pass-$job.log")" 'stopped, requeued \(1 of 3\)'
+
+# cancelled by a person: it stays cancelled, and nothing of what is saved is lost
+rm -f waiting.*
+echo wait >control/generate_provider
+job=$(scripts/submit.sh --plan plans/demo.json --run evidence/other --only generate_provider | jobs_of)
+for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
+scancel "$job"
+check 'a cancelled job ends' wait_for_jobs
+like 'and does not come back' "$(scontrol -o show job "$job")" ' JobState=CANCELLED .* Restarts=0 '
+like 'which its log says' "$(cat "evidence/other/logs/h3_generate_provider-$job.log")" '^jobs: cancelled, not requeued; '
+out=$(scripts/submit.sh --status --run evidence/other)
+like 'status: stopped' "$out" "^generate provider +$job +STOPPED +"
+is 'status: how it goes on' "$(tail -n 1 <<<"$out")" \
+    'next: scripts/submit.sh --plan plans/demo.json --run evidence/other --resume --from generate_provider'
 
 for stage in $chain; do check "$stage.sbatch is valid bash" bash -n "jobs/$stage.sbatch"; done
 out=$(cd /tmp && bash "$project/jobs/compare.sbatch" 2>&1)
