@@ -136,6 +136,7 @@ verdict_line() {
 
 write_report() { # of what the run has shown so far, whether it passed or not
     local program said
+    [ -f "$run/plan.json" ] || return 0 # nothing was begun
     if program=$(h3_find_program h3_report 2>/dev/null) && said=$("$program" --run "$run"); then echo "$said" | tail -n 1; fi
 }
 

@@ -208,6 +208,20 @@ zstd -q -d "$work/one.tar.zst" -o "$work/good.tar"
 run "$bin/h3_verify" archive "$work/good.tar"
 is 'a plain tar of the same bytes is taken' "$rc" 0
 mkdir "$work/bag" && tar -xf "$work/good.tar" -C "$work/bag"
+run "$bin/h3_verify" run "$work/bag/smoke/data"
+like 'the run in an archive without artifacts lacks those, and nothing else' "$rc $last" \
+    '^3 INVALID    none of the 14 artifacts, frames and sounds is here, as in an archive made without --with-artifacts; everything else is as listed: '
+like 'ten of them are named' "$out" '^ +and 4 more$'
+run "$bin/h3_report" --run "$work/bag/smoke/data"
+like 'its report can be made again, to the same bytes' "$rc $last" "^0 report .*digest $digest\$"
+rm "$work/bag/smoke/data/gate.json"
+run "$bin/h3_verify" run "$work/bag/smoke/data"
+like 'what else is missing is said' "$rc $last" '^3 INVALID    15 of 28 files not as listed'
+tar -xf "$work/good.tar" -C "$work/bag"
+run "$bin/h3_verify" run "$work/bag/smoke"
+says 'of an unpacked archive it is said where the run lies' 2 "is an unpacked archive: its run is $work/bag/smoke/data"
+run "$bin/h3_verify" run "$work/bag"
+says 'a folder of something else is no run' 2 'is no folder with a run; check the path'
 cp "$work/bag/smoke/data/plan.json" "$work/bag/smoke/data/zzz.json"
 (cd "$work/bag/smoke/data" && ln -s /etc/passwd zz-link && ln plan.json zz-hard && mkfifo zz-pipe && mkdir zz-folder &&
     cp plan.json 'zz name' && cp plan.json zz-owned)
