@@ -48,6 +48,7 @@ h3_begin() { # h3_begin STAGE: settles the orders; from here on the stage's exit
     cd "$H3_ROOT" || exit 4
     h3_make_logs jobs "$H3_RUN" || exit
     trap 'h3_end $?' EXIT
+    trap 'h3_requeue; exit 75' USR1 TERM INT HUP # until mpirun runs: a clean build is nothing to wait for
     h3_note "$H3_STAGE" started
 }
 
@@ -81,12 +82,15 @@ h3_mpi_settings() {
     fi
 }
 
-# mpirun's own words about a rank that exited non-zero say nothing that the rank has not said itself. Its words about what it
+# The words of mpirun and MPI about a rank that exited non-zero say nothing that the rank has not said itself. Its words about what it
 # could not do are kept, and noted in the file $1, because its exit code 1 would then look like a failed qualification.
 h3_filter_mpirun() {
     sed -u -E -e '/-{70,}$/d' -e '/^$/d' -e '/^Primary job  terminated normally/d' -e '/^a non-zero exit code\. Per user-direction/d' \
         -e '/^mpirun detected that one or more processes exited/d' -e '/^the job to be terminated\. The first process/d' \
-        -e '/^  (Process name|Exit code): /d' \
+        -e '/^  (Process name|Exit code): /d' -e '/^mpirun: Forwarding signal [0-9]+ to job$/d' \
+        -e '/^MPI_ABORT was invoked on rank /d' -e '/^with errorcode [0-9]+\.$/d' -e '/^NOTE: invoking MPI_ABORT causes/d' \
+        -e '/^You may or may not see output from other processes/d' -e '/^exactly when Open MPI kills them\.$/d' \
+        -e '/^\[[^]]+\] Read -1, expected [0-9]+, errno = [0-9]+$/d' \
         -e "/^(There are not enough slots|mpirun was unable|An ORTE daemon|ORTE (was|has)|It looks like (orte|MPI|opal)_init|.* ORTE_ERROR_LOG: .*session_dir)/w $1" >&2
 }
 
@@ -104,13 +108,14 @@ h3_mpirun() {
     pid=$!
     exec 3>&-
     trap 'interrupted=1; kill -USR1 $pid 2>/dev/null' USR1
-    trap 'interrupted=1 stopped=1; kill -TERM $pid 2>/dev/null' TERM INT
+    trap 'interrupted=1 stopped=1; kill -TERM $pid 2>/dev/null' TERM INT HUP
     while [ -n "$interrupted" ]; do
         interrupted=''
         wait "$pid"
         status=$?
     done
-    trap - USR1 TERM INT
+    trap '' USR1 # what is left takes seconds
+    trap - TERM INT HUP
     wait "$filter"
     if [ -n "$stopped" ]; then
         status=75
@@ -130,7 +135,7 @@ h3_cancelled() {
 h3_requeue() {
     [ -n "${SLURM_JOB_ID:-}" ] || return
     if h3_cancelled; then
-        echo "jobs: cancelled, not requeued; next: scripts/submit.sh --status --run $(printf %q "$H3_RUN")" >&2
+        echo 'jobs: cancelled, not requeued; what is saved is kept for --resume' >&2
         return
     fi
     if [ "${SLURM_RESTART_COUNT:-0}" -ge 3 ]; then

@@ -250,7 +250,7 @@ last_words() { # last_words STAGE JOB: the last line of its log, without what th
     name=$(h3_log_name "$1" "$2")
     for log in "$run/logs/$name" "$name"; do
         [ -f "$log" ] || continue
-        grep -v '^[[:space:]]*$' "$log" | tail -n 1 | sed -E -e "s/^stage [0-9]+ +$(h3_title "$1") +//" -e 's/^h3_[a-z_]+: //' -e 's/ {3,}/  /g' | cut -c 1-110
+        grep -v '^[[:space:]]*$' "$log" | tail -n 1 | sed -E -e "s/^stage [0-9]+ +$(h3_title "$1") +//" -e 's/^(h3_[a-z_]+|jobs): //' -e 's/ {3,}/  /g' | cut -c 1-110
         return
     done
 }

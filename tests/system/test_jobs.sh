@@ -152,9 +152,23 @@ for words in 'There are not enough slots available in the system' 'mpirun was un
     is "exit 4 when mpirun says: ${words:0:40}" "$?" 4
     like 'and its words are kept' "$out" "${words:(-40)}"
 done
-echo 'h3_compare: a limit is exceeded' >"$FAKE_WORDS"
+cat >"$FAKE_WORDS" <<'WORDS'
+--------------------------------------------------------------------------
+MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD
+with errorcode 1.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+You may or may not see output from other processes, depending on
+exactly when Open MPI kills them.
+--------------------------------------------------------------------------
+h3_compare: a limit is exceeded
+[n1:31555] Read -1, expected 42880, errno = 3
+mpirun: Forwarding signal 18 to job
+WORDS
 out=$(fake_mpirun)
 is 'exit 1 when a rank says so' "$?" 1
+like 'its words are the last, without those of MPI around them' "$(scripts/submit.sh --status --run evidence/demo)" '^compare .* a limit is exceeded$'
+is 'and the only ones' "$(head -n 1 <<<"$out")" 'h3_compare: a limit is exceeded'
 is 'every mpirun has a folder of its own' "$(sort -u "$FAKE_WORDS.folders" | wc -l)" 4
 check 'and leaves none' [ ! -e "$(head -n 1 "$FAKE_WORDS.folders")" ]
 
@@ -175,6 +189,26 @@ is 'where steps are saved' "$(tail -n 1 <<<"$out")" \
 is 'by the status too' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" "$(tail -n 1 <<<"$out")"
 rm -r $resume
 unlike 'and where none are it begins again' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" resume
+
+echo wait >control/generate_provider
+H3_CLEAN_BUILD=0 setsid scripts/submit.sh "${demo[@]}" --local --only generate_provider >/dev/null 2>&1 &
+terminal=$!
+for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
+kill -HUP -- -$terminal
+wait $terminal
+stopped() { for ((i = 0; i < 100; i++)); do tail -n 1 evidence/demo/logs/history | grep -q $'\texit ' && return; sleep 0.1; done; return 1; }
+check 'a terminal that is closed ends the stage' stopped
+like 'as stopped' "$(scripts/submit.sh --status --run evidence/demo)" '^generate provider +local +STOPPED '
+mkdir "$testbed/slow" && printf '#!/bin/bash\ntouch %q; sleep 2; exec %q "$@"\n' "$testbed/building" "$(command -v make)" >"$testbed/slow/make"
+chmod +x "$testbed/slow/make"
+PATH=$testbed/slow:$PATH H3_PLAN=plans/demo.json H3_RUN=evidence/demo bash jobs/candidate_gate.sbatch >/dev/null 2>&1 &
+for ((i = 0; i < 100; i++)); do [ ! -e "$testbed/building" ] || break; sleep 0.1; done
+kill -TERM $!
+wait $!
+is 'a stage that is stopped while its candidate is built is stopped too' "$? $(tail -n 1 evidence/demo/logs/history | cut -f 2,4)" \
+    $'75 candidate_gate\texit 75'
+rm -f control/generate_provider waiting.*
+
 mv bin/h3_candidate_gate bin/away
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
 like 'a program that was not built is exit 4 and says so' "$? $out" '^4 jobs: no program h3_candidate_gate .*make all'
@@ -257,7 +291,7 @@ for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
 scancel "$job"
 check 'a cancelled job ends' wait_for_jobs
 like 'and does not come back' "$(scontrol -o show job "$job")" ' JobState=CANCELLED .* Restarts=0 '
-like 'which its log says' "$(cat "evidence/other/logs/h3_generate_provider-$job.log")" '^jobs: cancelled, not requeued; '
+like 'which its log says' "$(cat "evidence/other/logs/h3_generate_provider-$job.log")" '^jobs: cancelled, not requeued; what is saved is kept for --resume$'
 out=$(scripts/submit.sh --status --run evidence/other)
 like 'status: stopped' "$out" "^generate provider +$job +STOPPED +"
 is 'status: how it goes on' "$(tail -n 1 <<<"$out")" \
