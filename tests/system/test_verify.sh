@@ -433,6 +433,10 @@ for program in "$bin/h3_verify" "$bin/h3_report" scripts/archive_evidence.sh scr
     run "$program" --help
     says "${program##*/} --help has an example and the exit codes" 0 '[Ee]xit codes: .*[Ee]xample: '
 done
+for program in reference_pass threshold_freeze generate candidate_gate compare diagnose; do
+    run "$bin/h3_$program" --help
+    says "h3_$program can be stopped, and says with which exit code" 0 '[Ee]xit codes: .*75 stopped by a signal'
+done
 for script in scripts/archive_evidence.sh scripts/freeze_reference.sh; do
     run "$script"
     says "${script##*/} without a run" 2 'which run'
