@@ -49,7 +49,7 @@ h3_begin() { # h3_begin STAGE: settles the orders; from here on the stage's exit
     h3_make_logs jobs "$H3_RUN" || exit
     trap 'h3_end $?' EXIT
     trap 'h3_requeue; exit 75' USR1 TERM INT HUP # until mpirun runs: a clean build is nothing to wait for
-    h3_note "$H3_STAGE" started
+    h3_note "$H3_STAGE" "started $$ $HOSTNAME"
 }
 
 h3_find_program() { # prints the path of a program

@@ -255,15 +255,18 @@ last_words() { # last_words STAGE JOB: the last line of its log, without what th
     done
 }
 
-slurm_state() { # slurm_state JOB: "STATE REASON EXITCODE" while Slurm remembers it
+slurm_state() { # slurm_state JOB: "STATE REASON EXITCODE SIGNAL" while Slurm remembers it
     command -v scontrol >/dev/null || return
     timeout 10 scontrol -o show job "$1" 2>/dev/null |
-        sed -nE 's/.* JobState=([A-Z_]+) Reason=([^ ]+) .* ExitCode=([0-9]+):[0-9]+ .*/\1 \2 \3/p' | tail -n 1
+        sed -nE 's/.* JobState=([A-Z_]+) Reason=([^ ]+) .* ExitCode=([0-9]+):([0-9]+) .*/\1 \2 \3 \4/p' | tail -n 1
 }
+
+# gone STAGE PROCESS HOST: a stage that began here so, without Slurm, and whose shell has ended without a word
+gone() { [ "${3:-}" = "$HOSTNAME" ] && ! grep -qs "$1" "/proc/$2/cmdline"; }
 
 # describe STAGE: sets job, state, since, progress and, where it ended by itself and did not pass, its exit code
 describe() {
-    local stage=$1 time event slurm reason slurm_code verdict
+    local stage=$1 time event slurm reason slurm_code signal verdict
     job=- state=waiting since='' progress='' code=''
     IFS=$'\t' read -r time _ job event plan_of_run < <(history_of "$stage")
     verdict=$(verdict_of "$stage")
@@ -280,10 +283,10 @@ describe() {
     plan=$plan_of_run
     since=$(clock_time "$time")
     if [[ $event != exit* ]] && [ "$job" != local ]; then
-        read -r slurm reason slurm_code < <(slurm_state "$job")
+        read -r slurm reason slurm_code signal < <(slurm_state "$job")
         case ${slurm:-} in
             COMPLETED) event='exit 0' ;;
-            FAILED) event="exit $slurm_code" ;;
+            FAILED) if [ "$signal" = 0 ]; then event="exit $slurm_code"; else event="killed $signal"; fi ;;
             PENDING)
                 if [ "$reason" = Dependency ]; then progress=$(needs "$stage"); else state=queued progress=$reason; fi
                 return
@@ -302,7 +305,12 @@ describe() {
         'exit 0') if [ -n "$verdict" ]; then state='done'; else state=missing progress="no stage.json: run it again"; fi ;;
         'exit 75') state=STOPPED code=75 ;;
         exit*) state="FAILED ${event#exit }" code=${event#exit } ;;
-        *) state=running ;;
+        killed*) state="KILLED ${event#killed }" ;;
+        *)
+            state=running
+            # shellcheck disable=SC2086  # "started PROCESS HOST"
+            if [ "$job" = local ] && gone "$stage" ${event#started }; then state=KILLED; fi
+            ;;
     esac
 }
 

@@ -190,15 +190,32 @@ is 'by the status too' "$(scripts/submit.sh --status --run evidence/demo | tail 
 rm -r $resume
 unlike 'and where none are it begins again' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" resume
 
+# begun RUN: until the stage waits; sets shell, the process of its job
+begun() {
+    for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
+    shell=$(awk -F '\t' '{ last = $4 } END { split(last, word, " "); print word[2] }' "$1/logs/history")
+}
+kill_shell() { # as when the machine goes down: no trap is run; what it started is ended too
+    local below
+    below=$(pgrep -P "$shell") && kill -KILL "$shell" && kill $below
+}
 echo wait >control/generate_provider
 H3_CLEAN_BUILD=0 setsid scripts/submit.sh "${demo[@]}" --local --only generate_provider >/dev/null 2>&1 &
 terminal=$!
-for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
+begun evidence/demo
 kill -HUP -- -$terminal
 wait $terminal
 stopped() { for ((i = 0; i < 100; i++)); do tail -n 1 evidence/demo/logs/history | grep -q $'\texit ' && return; sleep 0.1; done; return 1; }
 check 'a terminal that is closed ends the stage' stopped
 like 'as stopped' "$(scripts/submit.sh --status --run evidence/demo)" '^generate provider +local +STOPPED '
+rm -f waiting.*
+H3_CLEAN_BUILD=0 H3_PLAN=plans/demo.json H3_RUN=evidence/demo bash jobs/generate_provider.sbatch >/dev/null 2>&1 &
+begun evidence/demo
+like 'status: a local stage runs' "$(scripts/submit.sh --status --run evidence/demo)" '^generate provider +local +running '
+check 'its shell is killed' kill_shell
+wait $! 2>/dev/null
+like 'status: it is known to have gone' "$(scripts/submit.sh --status --run evidence/demo)" '^generate provider +local +KILLED '
+like 'and what is next' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" '^next: scripts/submit.sh .* --from generate_provider$'
 mkdir "$testbed/slow" && printf '#!/bin/bash\ntouch %q; sleep 2; exec %q "$@"\n' "$testbed/building" "$(command -v make)" >"$testbed/slow/make"
 chmod +x "$testbed/slow/make"
 PATH=$testbed/slow:$PATH H3_PLAN=plans/demo.json H3_RUN=evidence/demo bash jobs/candidate_gate.sbatch >/dev/null 2>&1 &
@@ -296,6 +313,13 @@ out=$(scripts/submit.sh --status --run evidence/other)
 like 'status: stopped' "$out" "^generate provider +$job +STOPPED +"
 is 'status: how it goes on' "$(tail -n 1 <<<"$out")" \
     'next: scripts/submit.sh --plan plans/demo.json --run evidence/other --resume --from generate_provider'
+
+rm -f waiting.*
+job=$(scripts/submit.sh --plan plans/demo.json --run evidence/other --only generate_provider | jobs_of)
+begun evidence/other
+check 'the shell of a job is killed' kill_shell
+check 'which ends it' wait_for_jobs
+like 'status: killed, by what' "$(scripts/submit.sh --status --run evidence/other)" "^generate provider +$job +KILLED 9 +"
 
 for stage in $chain; do check "$stage.sbatch is valid bash" bash -n "jobs/$stage.sbatch"; done
 out=$(cd /tmp && bash "$project/jobs/compare.sbatch" 2>&1)
