@@ -271,6 +271,13 @@ is 'an archive with everything' "$rc" 0
 mkdir "$work/unpacked" && tar --zstd -xf "$work/whole.tar.zst" -C "$work/unpacked"
 run "$bin/h3_verify" run "$work/unpacked/smoke/data"
 is 'unpacked it is a run that verifies' "$rc" 0
+cp -a "$work/unpacked/smoke/data" "$work/again"
+for made in "reference_pass $work/other reference-manifest.json" "threshold_freeze $work/other thresholds.json" \
+    "candidate_gate $work/again gate.json" "compare $work/again compare.json"; do
+    read -r stage folder file <<<"$made"
+    check "its own plan serves $stage" "$bin/h3_$stage" --plan "$work/again/plan.json" --run "$folder"
+    check "which makes $file again, to the same bytes" cmp "$folder/$file" "$work/smoke/$file"
+done
 check 'its history stands apart' [ -s "$work/unpacked/smoke/history/stages/compare/site.json" ]
 check 'sha256sum agrees by itself' env -C "$work/unpacked/smoke" sha256sum --quiet -c manifest-sha256.txt tagmanifest-sha256.txt
 
