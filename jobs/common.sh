@@ -11,13 +11,20 @@
 #   H3_RESUME=1       continue a stage that was stopped; a requeued job does so by itself
 #   H3_ARGS    further options of the program, separated by blanks
 #
-# Exit code: the program's. 75 (stopped by a signal, safe to requeue) puts the job back in the queue, three times at most.
+# Exit code: the program's. 75 (stopped by a signal, safe to requeue) puts the job back in the queue, three times at most; a job
+# that somebody cancelled stays cancelled.
 # shellcheck shell=bash
 
 # shellcheck disable=SC2034  # scripts/submit.sh reads it
 h3_chain=(reference_pass threshold_freeze generate_provider candidate_gate generate_candidate compare)
 h3_title() { echo "${1//_/ }"; }
 h3_log_name() { echo "h3_$1-$2.log"; } # as sbatch's %x-%j
+
+h3_make_logs() { # h3_make_logs WHO RUN: the folder of its logs, or why there is none
+    if mkdir -p -- "$2/logs" 2>/dev/null && [ -w "$2/logs" ]; then return; fi
+    echo "$1: cannot write to $2/logs; check its permissions and whether it is mounted read-only" >&2
+    return 4
+}
 
 # h3_note STAGE EVENT [JOB]: one line of the run's history, which "submit.sh --status" reads
 h3_note() { printf '%(%s)T\t%s\t%s\t%s\t%s\n' -1 "$1" "${3:-${SLURM_JOB_ID:-local}}" "$2" "$H3_PLAN" >>"$H3_RUN/logs/history"; }
@@ -39,9 +46,10 @@ h3_begin() { # h3_begin STAGE: settles the orders; from here on the stage's exit
     H3_DEVICE=${H3_DEVICE:-cpu}
     export H3_ROOT H3_PLAN H3_RUN H3_RANKS H3_DEVICE
     cd "$H3_ROOT" || exit 4
-    mkdir -p "$H3_RUN/logs" || { echo "jobs: cannot write to $H3_RUN; check its permissions" >&2; exit 4; }
+    h3_make_logs jobs "$H3_RUN" || exit
     trap 'h3_end $?' EXIT
-    h3_note "$H3_STAGE" started
+    trap 'h3_requeue; exit 75' USR1 TERM INT HUP # until mpirun runs: a clean build is nothing to wait for
+    h3_note "$H3_STAGE" "started $$ $HOSTNAME"
 }
 
 h3_find_program() { # prints the path of a program
@@ -74,12 +82,15 @@ h3_mpi_settings() {
     fi
 }
 
-# mpirun's own words about a rank that exited non-zero say nothing that the rank has not said itself. Its words about what it
+# The words of mpirun and MPI about a rank that exited non-zero say nothing that the rank has not said itself. Its words about what it
 # could not do are kept, and noted in the file $1, because its exit code 1 would then look like a failed qualification.
 h3_filter_mpirun() {
     sed -u -E -e '/-{70,}$/d' -e '/^$/d' -e '/^Primary job  terminated normally/d' -e '/^a non-zero exit code\. Per user-direction/d' \
         -e '/^mpirun detected that one or more processes exited/d' -e '/^the job to be terminated\. The first process/d' \
-        -e '/^  (Process name|Exit code): /d' \
+        -e '/^  (Process name|Exit code): /d' -e '/^mpirun: Forwarding signal [0-9]+ to job$/d' \
+        -e '/^MPI_ABORT was invoked on rank /d' -e '/^with errorcode [0-9]+\.$/d' -e '/^NOTE: invoking MPI_ABORT causes/d' \
+        -e '/^You may or may not see output from other processes/d' -e '/^exactly when Open MPI kills them\.$/d' \
+        -e '/^\[[^]]+\] Read -1, expected [0-9]+, errno = [0-9]+$/d' \
         -e "/^(There are not enough slots|mpirun was unable|An ORTE daemon|ORTE (was|has)|It looks like (orte|MPI|opal)_init|.* ORTE_ERROR_LOG: .*session_dir)/w $1" >&2
 }
 
@@ -97,13 +108,14 @@ h3_mpirun() {
     pid=$!
     exec 3>&-
     trap 'interrupted=1; kill -USR1 $pid 2>/dev/null' USR1
-    trap 'interrupted=1 stopped=1; kill -TERM $pid 2>/dev/null' TERM INT
+    trap 'interrupted=1 stopped=1; kill -TERM $pid 2>/dev/null' TERM INT HUP
     while [ -n "$interrupted" ]; do
         interrupted=''
         wait "$pid"
         status=$?
     done
-    trap - USR1 TERM INT
+    trap '' USR1 # what is left takes seconds
+    trap - TERM INT HUP
     wait "$filter"
     if [ -n "$stopped" ]; then
         status=75
@@ -114,11 +126,20 @@ h3_mpirun() {
     return "$status"
 }
 
+# Slurm ends this job, not because its time is up and not to start it again: somebody called scancel.
+h3_cancelled() {
+    [[ $(scontrol -o show job "$SLURM_JOB_ID" 2>/dev/null) =~ ' JobState='(COMPLETING|CANCELLED)' Reason=None '.*" Restarts=${SLURM_RESTART_COUNT:-0} " ]]
+}
+
 # After a 75. Slurm ends this job when it takes it back, perhaps before scontrol has answered.
 h3_requeue() {
     [ -n "${SLURM_JOB_ID:-}" ] || return
+    if h3_cancelled; then
+        echo 'jobs: cancelled, not requeued; what is saved is kept for --resume' >&2
+        return
+    fi
     if [ "${SLURM_RESTART_COUNT:-0}" -ge 3 ]; then
-        echo "jobs: stopped for the fourth time; not requeued again. next: sbatch it with more time" >&2
+        echo "jobs: stopped for the fourth time; not requeued again. next: sbatch it with more time and H3_RESUME=1" >&2
         return
     fi
     echo "jobs: stopped, requeued ($((${SLURM_RESTART_COUNT:-0} + 1)) of 3)"
@@ -168,7 +189,7 @@ h3_run() { # h3_run PROGRAM [OPTION...]: runs it for the stage that was begun, a
         75) h3_requeue ;;
         *)
             echo "$name: a rank ended by itself (mpirun exit $status$([ $status -le 128 ] || echo ", signal $((status - 128))"));" \
-                'look for its last words above, then run the stage again' >&2
+                "look for its last words above, then run the stage again$([ "$name" != h3_generate ] || echo ' with --resume')" >&2
             status=4
             ;;
     esac

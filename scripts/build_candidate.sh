@@ -14,12 +14,17 @@ say() { printf 'build    %s\n' "$*"; }
 
 publish() { # publish LIBRARY...: replaces what was there, each file in one step
     local library
-    mkdir -p "$into"
-    rm -f "$into"/libh3_candidate_*.so
-    for library in "$@"; do
-        cp "$library" "$into/.new.$$"
-        mv "$into/.new.$$" "$into/${library##*/}"
-    done
+    {
+        mkdir -p "$into" && rm -f "$into"/libh3_candidate_*.so || return
+        for library in "$@"; do
+            cp "$library" "$into/.new.$$" && mv "$into/.new.$$" "$into/${library##*/}" || return
+        done
+    } 2>/dev/null
+}
+cannot_write() {
+    rm -f "$into/.new.$$"
+    echo "build    cannot write to $into; check its permissions and the space there" >&2
+    exit 4
 }
 
 if [ ! -e .git ] || ! commit=$(git rev-parse --verify HEAD 2>/dev/null); then
@@ -27,7 +32,7 @@ if [ ! -e .git ] || ! commit=$(git rev-parse --verify HEAD 2>/dev/null); then
     [ -d "$library_folder" ] || library_folder=../../lib/h3
     built=("$library_folder"/libh3_candidate_*.so)
     [ -e "${built[0]}" ] || { echo "build    no candidate library in $library_folder; run: make all" >&2; exit 1; }
-    publish "${built[@]}"
+    publish "${built[@]}" || cannot_write
     say "no git checkout here: the candidate is the one in $library_folder, not built anew"
     exit
 fi
@@ -42,7 +47,7 @@ if ! env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$work" -j"$(nproc)" candid
 fi
 built=("$work"/lib/h3/libh3_candidate_*.so)
 [ -e "${built[0]}" ] || { echo "build    commit ${commit:0:12} has no candidate in kernels/candidate" >&2; exit 1; }
-publish "${built[@]}"
+publish "${built[@]}" || cannot_write
 say "candidate from a clean export of commit ${commit:0:12}"
 if [ -n "$(GIT_OPTIONAL_LOCKS=0 git status --porcelain -- kernels include Makefile mk)" ]; then
     say 'changes that are not committed are not in it; H3_CLEAN_BUILD=0 takes lib/h3/ as it is'

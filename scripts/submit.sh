@@ -10,7 +10,7 @@
 #   --only STAGE     run just that one
 #   --ranks N        MPI ranks of every stage (2)
 #   --device D       cpu or cuda (cpu); cuda asks for one GPU a rank
-#   --resume         continue a stage that was stopped
+#   --resume         continue a stage that was stopped: a generation after its last saved step, which it otherwise throws away
 #   --local          without Slurm: one stage after another, here; ends with the exit code of the first that fails
 #   --dry-run        print what would be submitted or run
 #   --status         how far a run has come
@@ -103,14 +103,16 @@ stages() { # those to run, one a line
     done
 }
 
-again() { # again STAGE [EXIT]: the command that goes on from there
-    local options=''
-    [ "${2:-}" != 75 ] || options+=' --resume'
+# again STAGE [EXIT]: the command that goes on from there; a generation that has saved steps would lose them without --resume
+again() {
+    local options='' first=''
+    if [ "${2:-}" = 75 ] || [ -f "$run/data/generate/${1#generate_}/resume/state.json" ]; then options+=' --resume'; fi
+    [[ ${2:-75} = 75 ]] || first='put that right, then '
     [ "$local" = 0 ] || options+=' --local'
     [ "$ranks" = 2 ] || options+=" --ranks $ranks"
     [ "$device" = cpu ] || options+=" --device $device"
     if [ "$1" = diagnose ]; then options+=' --only'; else options+=' --from'; fi
-    printf 'next: scripts/submit.sh --plan %q --run %q%s %s\n' "$plan" "$run" "$options" "$1"
+    printf 'next: %sscripts/submit.sh --plan %q --run %q%s %s\n' "$first" "$plan" "$run" "$options" "$1"
 }
 
 # --- here, without Slurm ---
@@ -134,12 +136,13 @@ verdict_line() {
 
 write_report() { # of what the run has shown so far, whether it passed or not
     local program said
+    [ -f "$run/plan.json" ] || return 0 # nothing was begun
     if program=$(h3_find_program h3_report 2>/dev/null) && said=$("$program" --run "$run"); then echo "$said" | tail -n 1; fi
 }
 
 run_local() {
     local stage code last=''
-    mkdir -p "$run/logs" || die 4 "cannot write to $run; check its permissions"
+    h3_make_logs submit "$run" || exit
     for stage in $(stages); do
         (unset SLURM_JOB_ID SLURM_RESTART_COUNT; logged "$run/logs/$(h3_log_name "$stage" local)" bash "jobs/$stage.sbatch")
         code=$?
@@ -163,9 +166,21 @@ command_for() { # command_for STAGE DEPENDENCY: fills the array `command`
     command+=(${sbatch_options[@]+"${sbatch_options[@]}"} "jobs/$1.sbatch")
 }
 
+# A second job of a stage fails, and would stand in the status in the first one's place.
+not_queued() { # not_queued STAGE
+    local job slurm
+    IFS=$'\t' read -r _ _ job _ < <(history_of "$1")
+    if [[ ${job:-local} = local ]]; then return; fi
+    read -r slurm _ < <(slurm_state "$job")
+    if [[ ${slurm:-} =~ ^(PENDING|CONFIGURING|RUNNING|SUSPENDED)$ ]]; then
+        die 2 "$(h3_title "$1") is job $job of this run already, and ${slurm,,}; wait for it, or scancel $job first"
+    fi
+}
+
 submit() {
     local stage job='' before='' jobs=()
-    mkdir -p "$run/logs" || die 4 "cannot write to $run; check its permissions"
+    h3_make_logs submit "$run" || exit
+    for stage in $(stages); do not_queued "$stage"; done
     printf '%-19s %-8s %s\n' stage job starts
     for stage in $(stages); do
         command_for "$stage" "$job"
@@ -235,21 +250,24 @@ last_words() { # last_words STAGE JOB: the last line of its log, without what th
     name=$(h3_log_name "$1" "$2")
     for log in "$run/logs/$name" "$name"; do
         [ -f "$log" ] || continue
-        grep -v '^[[:space:]]*$' "$log" | tail -n 1 | sed -E -e "s/^stage [0-9]+ +$(h3_title "$1") +//" -e 's/^h3_[a-z_]+: //' -e 's/ {3,}/  /g' | cut -c 1-110
+        grep -v '^[[:space:]]*$' "$log" | tail -n 1 | sed -E -e "s/^stage [0-9]+ +$(h3_title "$1") +//" -e 's/^(h3_[a-z_]+|jobs): //' -e 's/ {3,}/  /g' | cut -c 1-110
         return
     done
 }
 
-slurm_state() { # slurm_state JOB: "STATE REASON EXITCODE" while Slurm remembers it
+slurm_state() { # slurm_state JOB: "STATE REASON EXITCODE SIGNAL" while Slurm remembers it
     command -v scontrol >/dev/null || return
     timeout 10 scontrol -o show job "$1" 2>/dev/null |
-        sed -nE 's/.* JobState=([A-Z_]+) Reason=([^ ]+) .* ExitCode=([0-9]+):[0-9]+ .*/\1 \2 \3/p' | tail -n 1
+        sed -nE 's/.* JobState=([A-Z_]+) Reason=([^ ]+) .* ExitCode=([0-9]+):([0-9]+) .*/\1 \2 \3 \4/p' | tail -n 1
 }
 
-# describe STAGE: sets job, state, since, progress and next
+# gone STAGE PROCESS HOST: a stage that began here so, without Slurm, and whose shell has ended without a word
+gone() { [ "${3:-}" = "$HOSTNAME" ] && ! grep -qs "$1" "/proc/$2/cmdline"; }
+
+# describe STAGE: sets job, state, since, progress and, where it ended by itself and did not pass, its exit code
 describe() {
-    local stage=$1 time event slurm reason code verdict
-    job=- state=waiting since='' progress=''
+    local stage=$1 time event slurm reason slurm_code signal verdict
+    job=- state=waiting since='' progress='' code=''
     IFS=$'\t' read -r time _ job event plan_of_run < <(history_of "$stage")
     verdict=$(verdict_of "$stage")
     if [ -z "${event:-}" ]; then
@@ -265,10 +283,10 @@ describe() {
     plan=$plan_of_run
     since=$(clock_time "$time")
     if [[ $event != exit* ]] && [ "$job" != local ]; then
-        read -r slurm reason code < <(slurm_state "$job")
+        read -r slurm reason slurm_code signal < <(slurm_state "$job")
         case ${slurm:-} in
             COMPLETED) event='exit 0' ;;
-            FAILED) event="exit $code" ;;
+            FAILED) if [ "$signal" = 0 ]; then event="exit $slurm_code"; else event="killed $signal"; fi ;;
             PENDING)
                 if [ "$reason" = Dependency ]; then progress=$(needs "$stage"); else state=queued progress=$reason; fi
                 return
@@ -285,8 +303,14 @@ describe() {
     progress=$(last_words "$stage" "$job")
     case $event in
         'exit 0') if [ -n "$verdict" ]; then state='done'; else state=missing progress="no stage.json: run it again"; fi ;;
-        exit*) state="FAILED ${event#exit }" ;;
-        *) state=running ;;
+        'exit 75') state=STOPPED code=75 ;;
+        exit*) state="FAILED ${event#exit }" code=${event#exit } ;;
+        killed*) state="KILLED ${event#killed }" ;;
+        *)
+            state=running
+            # shellcheck disable=SC2086  # "started PROCESS HOST"
+            if [ "$job" = local ] && gone "$stage" ${event#started }; then state=KILLED; fi
+            ;;
     esac
 }
 
@@ -297,7 +321,7 @@ clock_time() { # today's as hours, older ones with their day
 }
 
 show_status() {
-    local stage job state since progress plan_of_run next='' pending='' busy='' needed
+    local stage job state since progress code plan_of_run next='' exit_code='' pending='' busy='' needed
     local -A states=()
     local shown=("${h3_chain[@]}")
     if [ -n "$(history_of diagnose)" ] || [ -d "$run/stages/diagnose" ]; then shown+=(diagnose); fi
@@ -316,12 +340,12 @@ show_status() {
             running|queued) busy=1 ;;
             waiting) [ "$job" != - ] || pending=${pending:-$stage} ;;
             stale) pending=${pending:-$stage} ;;
-            *) [ -n "$next" ] || { next=$stage; [ "$job" != local ] || local=1; } ;;
+            *) [ -n "$next" ] || { next=$stage exit_code=$code; [ "$job" != local ] || local=1; } ;;
         esac
     done
     [ -n "$busy" ] || next=${next:-$pending}
     plan=${plan:-$run/plan.json}
-    [ -z "$next" ] || again "$next"
+    [ -z "$next" ] || again "$next" "$exit_code"
 }
 
 parse "$@"

@@ -26,7 +26,7 @@ static const char help[] =
     "  --list           names every check of the plan\n"
     "  --dry-run        says what would run, and runs nothing\n"
     "\n"
-    "  exit codes: 0 VALID or PARTIAL, 1 INVALID, 2 usage, plan or bindings, 3 damaged or missing input, 4 environment\n"
+    "  exit codes: 0 VALID or PARTIAL, 1 INVALID, 2 usage, plan or bindings, 3 damaged or missing input, 4 environment, 75 stopped by a signal\n"
     "  example: mpirun -n 2 bin/h3_candidate_gate --plan plans/demo.json --run evidence/demo\n";
 
 typedef struct gate_stage {

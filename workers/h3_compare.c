@@ -21,7 +21,7 @@ static const char help[] =
     "      velocities of every step: reported\n"
     "\n"
     "  exit codes: 0 passed, 1 an error beyond its limit or not a number, 2 usage or plan, 3 damaged input, or noise, sigmas or\n"
-    "              shapes that differ, 4 environment\n"
+    "              shapes that differ, 4 environment, 75 stopped by a signal\n"
     "  example: bin/h3_compare --plan plans/demo.json --run evidence/demo\n";
 
 enum { PROVIDER, CANDIDATE, SIDES };

@@ -14,7 +14,7 @@ static const char help[] =
     "      with one node of the provider replaced by the candidate's (34 runs), then bisects over the blocks if a bound is broken\n"
     "      reads stages 1 and 2, writes DIR/diagnose.json; changes no verdict\n"
     "\n"
-    "  exit codes: 0 done, 1 an operator cannot run, 2 usage or plan, 3 damaged or missing input, 4 environment\n"
+    "  exit codes: 0 done, 1 an operator cannot run, 2 usage or plan, 3 damaged or missing input, 4 environment, 75 stopped by a signal\n"
     "  example: mpirun -n 2 bin/h3_diagnose --plan plans/demo.json --run evidence/demo\n";
 
 static h3_status publish(h3_stage *s, const h3_diagnosis *diagnosis)

@@ -25,7 +25,8 @@ static const char help[] =
     "      one forward and backward pass of the whole model on FILE's inputs; writes DIR/case.h5 with out.*, node.*, dnode.*, grad.*\n"
     "      FILE.json binds candidate operators to nodes: {\"*\": {\"library\": \"libmine.so\"}}\n"
     "\n"
-    "  exit codes: 0 passed, 1 not finite or not repeatable, 2 usage or plan, 3 damaged input, 4 environment\n"
+    "  exit codes: 0 passed, 1 not finite, not repeatable or no operator library, 2 usage or plan, 3 damaged input,\n"
+    "              4 environment, 75 stopped by a signal\n"
     "  example: mpirun -n 2 bin/h3_reference_pass --plan plans/demo.json --run evidence/demo\n";
 
 static h3_status open_operators(const h3_args *args, const char *provider, h3_bindings *bindings)

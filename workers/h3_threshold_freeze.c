@@ -19,7 +19,7 @@ static const char help[] =
     "      reads DIR/data/reference/ and DIR/reference-manifest.json of h3_reference_pass, writes DIR/thresholds.json\n"
     "      thresholds are written once a run: running again recomputes them, and anything but the same bytes is exit 3\n"
     "\n"
-    "  exit codes: 0 passed, 1 a tensor without a bound, 2 usage or plan, 3 damaged or missing input, 4 environment\n"
+    "  exit codes: 0 passed, 1 a tensor without a bound, 2 usage or plan, 3 damaged or missing input, 4 environment, 75 stopped by a signal\n"
     "  example: mpirun -n 2 bin/h3_threshold_freeze --plan plans/demo.json --run evidence/demo\n";
 
 #define ONCE "the recomputed thresholds differ; they are written once a run, start a new run"

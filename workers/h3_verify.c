@@ -175,10 +175,12 @@ static h3_status verify_checkpoint(const h3_args *args, const char *folder)
 
 /* --- run ---------------------------------------------------------------------------------------------------------- */
 
+enum { LINES_SHOWN = 10 };
+
 static void on_damaged(void *user, const char *line)
 {
-    (void)user;
-    say("", line);
+    int64_t *lines = user;
+    if (++*lines <= LINES_SHOWN) say("", line);
 }
 
 static void say_stages(const h3_run_view *view)
@@ -220,8 +222,10 @@ static h3_status say_run(const h3_run_check *check, const char *folder)
 static h3_status verify_run(const h3_args *args, const char *folder)
 {
     (void)args;
-    h3_run_check check = {.tell = on_damaged};
+    int64_t lines = 0;
+    h3_run_check check = {.tell = on_damaged, .user = &lines};
     h3_status status = h3_run_check_all(&check, folder);
+    if (lines > LINES_SHOWN) h3_say("%-10s and %lld more", "", (long long)(lines - LINES_SHOWN));
     if (status == H3_OK) status = say_run(&check, folder);
     h3_run_check_free(&check);
     return status;

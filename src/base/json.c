@@ -56,6 +56,7 @@ static h3_status parse(cJSON **out, const char *text, size_t length, int plain_i
     size_t offset;
     *out = NULL;
     if (length == 0) return h3_error(status, "%s: empty where JSON was expected; write it again", where);
+    if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) return h3_error(status, "%s: begins with a byte order mark; save it as UTF-8 without one", where);
     const char *problem = h3_json_scan(text, length, plain_integers, &offset);
     if (problem != NULL) return syntax_error(text, offset, problem, where, status);
     cJSON *value = cJSON_ParseWithLength(text, length);

@@ -202,8 +202,10 @@ h3_status h3_bindings_check(const cJSON *json, const char *where)
     const cJSON *item;
     if (!cJSON_IsObject(json)) return h3_error(H3_USAGE, "%s: bindings must be an object {node: {library, operator}}", where);
     cJSON_ArrayForEach(item, json) {
-        if (!cJSON_IsObject(item) || (strcmp(item->string, "*") != 0 && h3_node_find(item->string) < 0))
-            return h3_error(H3_USAGE, "%s: bindings name \"%.80s\", which is no node of a block with its {library, operator}", where, item->string);
+        if (strcmp(item->string, "*") != 0 && h3_node_find(item->string) < 0)
+            return h3_error(H3_USAGE, "%s: bindings name \"%.80s\", which is no node of a block; use one of docs/plan.md, or \"*\"", where, item->string);
+        if (!cJSON_IsObject(item))
+            return h3_error(H3_USAGE, "%s: the binding of \"%s\" must be {\"library\": FILE, \"operator\": NAME}", where, item->string);
         H3_TRY(read_entry(&library, &name, item, where));
     }
     for (int32_t node = 0; node < H3_NODE_COUNT; node++)

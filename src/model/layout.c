@@ -60,11 +60,11 @@ static h3_status check_args(const h3_layout_args *args)
             return h3_error(H3_USAGE, "a layout with %lld %s; %lld to 2^31 are possible", (long long)sizes[i].value,
                             sizes[i].name, (long long)sizes[i].low);
     if (args->height % args->patch_h != 0 || args->width % args->patch_w != 0)
-        return h3_error(H3_USAGE, "latents of %lld x %lld do not divide into patches of %lld x %lld", (long long)args->height,
+        return h3_error(H3_USAGE, "latents of %lld x %lld do not divide into patches of %lld x %lld; make h and w multiples of these", (long long)args->height,
                         (long long)args->width, (long long)args->patch_h, (long long)args->patch_w);
     if (args->vision_rows >= args->text)
-        return h3_error(H3_USAGE, "%lld vision rows do not fit behind the first of %lld text rows", (long long)args->vision_rows,
-                        (long long)args->text);
+        return h3_error(H3_USAGE, "%lld vision rows do not fit behind the first of %lld text rows; at most %lld do",
+                        (long long)args->vision_rows, (long long)args->text, (long long)args->text - 1);
     if (args->anchors & ~(H3_ANCHOR_FIRST | H3_ANCHOR_LAST))
         return h3_error(H3_USAGE, "unknown keyframe anchors %d", args->anchors);
     return H3_OK;

@@ -67,7 +67,7 @@ h3_status h3_seeds_read(int64_t seeds[H3_MAX_SEEDS], size_t *count, const cJSON 
         int64_t seed;
         H3_TRY(h3_json_integer_value(&seed, item, "a seed", 0, UINT32_MAX, where, H3_USAGE));
         for (size_t i = 0; i < *count; i++)
-            if (seeds[i] == seed) return h3_error(H3_USAGE, "%s: seed %lld is given twice", where, (long long)seed);
+            if (seeds[i] == seed) return h3_error(H3_USAGE, "%s: seed %lld is given twice; remove one", where, (long long)seed);
         seeds[(*count)++] = seed;
     }
     return H3_OK;

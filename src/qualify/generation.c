@@ -173,7 +173,8 @@ static h3_status read_generation(h3_generation *g, const h3_plan *plan, const ch
         plan->generation, (const char *const[]){"contract", "layout", "points", "seeds", "conditioning", NULL}, where, H3_USAGE));
     H3_TRY(h3_json_string(&contract, plan->generation, "contract", where, H3_USAGE));
     H3_TRY(h3_plan_path(path, plan, contract));
-    H3_TRY(h3_contract_read(&g->contract, path));
+    h3_status status = h3_contract_read(&g->contract, path);
+    if (status != H3_OK) return h3_error_context(status, "%s: contract", where);
     H3_TRY(h3_json_object(&layout, plan->generation, "layout", where, H3_USAGE));
     H3_TRY(h3_json_only_keys(layout, layout_keys, where, H3_USAGE));
     H3_TRY(h3_plan_layout_args(&g->layout, layout, where));

@@ -49,7 +49,10 @@ static h3_status fill_inputs(h3_generation_inputs *out, h3_tensor *tags, const h
     out->condition_count = ((args.anchors & H3_ANCHOR_FIRST) != 0) + ((args.anchors & H3_ANCHOR_LAST) != 0);
     H3_TRY(h3_layout_new(&out->layout, &args));
     H3_TRY(new_schedules(out, generation));
-    if (generation->conditioning_file[0] != 0) H3_TRY(h3_conditioning_read(out, tags, generation, config));
+    if (generation->conditioning_file[0] != 0) {
+        h3_status status = h3_conditioning_read(out, tags, generation, config);
+        if (status != H3_OK) return h3_error_context(status, "the generation's conditioning");
+    }
     else H3_TRY(synthetic_conditioning(out, generation, config));
     if (tags->data == NULL) return H3_OK;
     h3_layout_free(&out->layout);

@@ -46,7 +46,7 @@ static int good_name(const char *name)
 static h3_status read_time(double *out, const cJSON *json, const char *key, const char *where)
 {
     H3_TRY(h3_json_number(out, json, key, where, H3_USAGE));
-    if (!(*out >= 0.0 && *out <= 1.0)) return h3_error(H3_USAGE, "%s: %s must lie in [0,1]", where, key);
+    if (!(*out >= 0.0 && *out <= 1.0)) return h3_error(H3_USAGE, "%s: %s is %g but must be 0 to 1", where, key, *out);
     return H3_OK;
 }
 
@@ -67,6 +67,7 @@ static h3_status read_layout(h3_plan_layout *out, const cJSON *json, const char 
     H3_TRY(h3_json_integer(&seed, json, "input_seed", 0, INT64_MAX, where, H3_USAGE));
     out->input_seed = (uint64_t)seed;
     H3_TRY(h3_json_object(&timesteps, json, "timesteps", where, H3_USAGE));
+    strcat(where, ": timesteps");
     H3_TRY(h3_json_only_keys(timesteps, times, where, H3_USAGE));
     H3_TRY(read_time(&out->video_time, timesteps, "video", where));
     H3_TRY(read_time(&out->audio_time, timesteps, "audio", where));
@@ -86,7 +87,7 @@ static h3_status read_layouts(h3_plan *plan)
         H3_TRY(read_layout(&plan->layouts[plan->layout_count], item, plan->path));
         for (size_t i = 0; i < plan->layout_count; i++)
             if (strcmp(plan->layouts[i].name, plan->layouts[plan->layout_count].name) == 0)
-                return h3_error(H3_USAGE, "%s: two layouts are named %s", plan->path, plan->layouts[i].name);
+                return h3_error(H3_USAGE, "%s: two layouts are named %s; rename one", plan->path, plan->layouts[i].name);
         plan->layout_count++;
     }
     return H3_OK;
@@ -128,7 +129,7 @@ static h3_status expect_word(const h3_plan *plan, const char *key, const char *c
 static h3_status read_fields(h3_plan *plan)
 {
     static const char *const keys[] = {"schema", "name", "about", "checkpoint", "layouts", "artifacts", "provider", "candidate", "generation", "decoders", "acceptance", "pins", "preview", NULL};
-    const char *name;
+    const char *name, *about;
     H3_TRY(h3_json_only_keys(plan->json, keys, plan->path, H3_USAGE));
     H3_TRY(expect_word(plan, "schema", (const char *const[]){"h3-plan-v1", NULL}, NULL));
     H3_TRY(h3_json_string(&name, plan->json, "name", plan->path, H3_USAGE));
@@ -136,6 +137,7 @@ static h3_status read_fields(h3_plan *plan)
     snprintf(plan->name, sizeof plan->name, "%s", name);
     H3_TRY(expect_word(plan, "artifacts", (const char *const[]){"full", "recompute", NULL}, &plan->recompute));
     H3_TRY(expect_word(plan, "preview", (const char *const[]){"off", "if-available", "required", NULL}, &plan->preview));
+    if (cJSON_GetObjectItemCaseSensitive(plan->json, "about") != NULL) H3_TRY(h3_json_string(&about, plan->json, "about", plan->path, H3_USAGE));
     H3_TRY(h3_plan_read_checkpoint(plan));
     H3_TRY(read_layouts(plan));
     H3_TRY(h3_json_string(&plan->provider, plan->json, "provider", plan->path, H3_USAGE));
@@ -148,6 +150,8 @@ static h3_status read_fields(h3_plan *plan)
         H3_TRY(h3_json_object(&plan->decoders, plan->json, "decoders", plan->path, H3_USAGE));
     if (cJSON_GetObjectItemCaseSensitive(plan->json, "acceptance") != NULL)
         H3_TRY(h3_json_object(&plan->acceptance, plan->json, "acceptance", plan->path, H3_USAGE));
+    if (plan->acceptance != NULL && plan->generation == NULL)
+        return h3_error(H3_USAGE, "%s: \"acceptance\" has nothing to limit without \"generation\"; add that, or remove it", plan->path);
     return read_pins(plan);
 }
 
@@ -208,8 +212,10 @@ h3_status h3_plan_path(char out[H3_PATH_MAX], const h3_plan *plan, const char *p
     *slash = 0;
     char *last = strrchr(folder, '/');
     last = last == NULL ? folder : last + 1;
-    if (strcmp(last, "plans") == 0) snprintf(last, 2, "%s", last == folder ? "." : ""); /* ".../plans/x.json" means the project's root */
-    return h3_path(out, "%s/%s", folder, path);
+    if (strcmp(last, "plans") != 0) return h3_path(out, "%s/%s", folder, path);
+    if (last == folder) return h3_path(out, "./%s", path); /* ".../plans/x.json" means the project's root */
+    *last = 0;
+    return h3_path(out, "%s%s", folder, path);
 }
 
 static h3_status seeded_inputs(h3_plan_inputs *out, uint64_t seed, const h3_config *config)

@@ -289,14 +289,18 @@ static h3_status check_pins(const h3_plan *plan)
     int both = plan->pinned_manifest[0] != 0 && plan->pinned_thresholds[0] != 0;
     h3_status status = H3_OK;
     if (plan->pinned_manifest[0] != 0) status = read_pinned_manifest(&manifest, sha256, plan->pinned_manifest);
-    if (status == H3_OK && plan->pinned_thresholds[0] != 0) status = read_pinned_thresholds(&thresholds, plan->pinned_thresholds);
+    if (status != H3_OK) h3_error_context(status, "pins.manifest");
+    if (status == H3_OK && plan->pinned_thresholds[0] != 0) {
+        status = read_pinned_thresholds(&thresholds, plan->pinned_thresholds);
+        if (status != H3_OK) h3_error_context(status, "pins.thresholds");
+    }
     if (status == H3_OK && both) status = check_pair(plan, &manifest, sha256, &thresholds);
     h3_manifest_free(&manifest);
     h3_thresholds_free(&thresholds);
     return status;
 }
 
-h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config, const h3_device *device)
+static h3_status check_plan(const h3_plan *plan, const h3_config *config, const h3_device *device)
 {
     size_t bytes;
     H3_TRY(reference_memory(plan, config, &bytes));
@@ -304,6 +308,14 @@ h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config, const 
     H3_TRY(check_pins(plan));
     H3_TRY(h3_preflight_preview(plan));
     return check_generation(plan, config, device);
+}
+
+/* What is wrong with a plan is said with its name, whoever found it. */
+h3_status h3_preflight_plan(const h3_plan *plan, const h3_config *config, const h3_device *device)
+{
+    h3_status status = check_plan(plan, config, device);
+    int wrong = status == H3_USAGE || status == H3_INTEGRITY;
+    return wrong && strstr(h3_error_text(), plan->path) == NULL ? h3_error_context(status, "%s", plan->path) : status;
 }
 
 /* What the frames and the sound of both sides will take. */

@@ -10,6 +10,7 @@ typedef struct h3_run_check {
     h3_run_view view;
     h3_plan plan;
     int64_t good, bad;              /* files: plan.json, the stage.json and the outputs */
+    int64_t absent;                 /* of `bad`: artifacts, frames and sounds that are not there */
     int64_t tensors, bounds, checks; /* tensors that are as the manifest lists them; bounds and gate checks that agree with the verdict */
     int64_t media;                   /* seeds whose frames and sound are those of their report, decoded and hashed */
     int64_t sampled;                 /* of `tensors`: those with samples only */

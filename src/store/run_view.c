@@ -14,10 +14,17 @@ const char *h3_run_stage_program(int stage) { return h3_stage_program(stage); }
 int h3_run_stage_number(const char *name) { return h3_stage_index(name); }
 int h3_run_verdict_passes(const char *verdict) { return h3_verdict_passes(verdict); }
 
+static int holds(const char *folder, const char *name)
+{
+    char path[H3_PATH_MAX];
+    struct stat info;
+    return h3_path(path, "%s/%s", folder, name) == H3_OK && lstat(path, &info) == 0;
+}
+
 static h3_status check_folder(const char *folder)
 {
-    struct stat info;
-    if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode)) return H3_OK;
+    if (holds(folder, "plan.json") || holds(folder, "stages")) return H3_OK;
+    if (holds(folder, "bagit.txt")) return h3_error(H3_USAGE, "%s is an unpacked archive: its run is %s/data", folder, folder);
     return h3_error(H3_USAGE, "%s is no folder with a run; check the path", folder);
 }
 

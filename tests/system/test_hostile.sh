@@ -118,7 +118,7 @@ raw 'not JSON' 'no valid JSON at line 1' < <(echo 'plan: smoke')
 raw 'zeros' 'no valid JSON' < <(head -c 3000 /dev/zero)
 raw 'cut off' 'no valid JSON' < <(head -c 400 "$work/plans.d/good.json")
 raw 'something behind it' 'something stands behind the value' < <(cat "$work/plans.d/good.json"; echo '{}')
-raw 'a byte order mark' 'no valid JSON' < <(printf '\xef\xbb\xbf'; cat "$work/plans.d/good.json")
+raw 'a byte order mark' 'begins with a byte order mark; save it as UTF-8 without one' < <(printf '\xef\xbb\xbf'; cat "$work/plans.d/good.json")
 raw 'a list' 'a plan is a JSON object' < <(echo '[]')
 raw 'deep nesting' 'nested too deeply' < <(printf '%200000s' '' | tr ' ' '[')
 raw 'deep objects' 'nested too deeply' < <(printf '{"a":%.0s' {1..3000})
@@ -148,12 +148,12 @@ plan 'a layout of 10^9 rows' 2 '"frames" is 1000000000 but must be' 's/"frames":
 plan 'a layout of 2^59 rows' 2 'more than 2\^31 rows' 's/"frames": 2/"frames": 1048576/; s/"h": 4/"h": 1048576/; s/"w": 6/"w": 1048576/'
 plan 'a layout that no machine holds' 4 'needs about [0-9]* MB of memory, this machine has' 's/"frames": 2/"frames": 1000/; s/"h": 4/"h": 1000/; s/"w": 6/"w": 1000/'
 plan 'a generation that no machine holds' 4 'generation needs about [0-9]* MB of memory' '/"generation"/,$ { s/"frames": 2/"frames": 1000/; s/"h": 4/"h": 1000/; s/"w": 6/"w": 1000/ }'
-plan 'a picture that does not divide' 2 'do not divide into patches' 's/"h": 4/"h": 5/'
-plan 'more vision rows than text' 2 'vision rows do not fit' 's/"vision_rows": 2/"vision_rows": 5/'
-plan 'the same of the generation' 2 "the generation's layout: 5 vision rows do not fit" '/"generation"/,$ s/"vision_rows": 2/"vision_rows": 5/'
+plan 'a picture that does not divide' 2 'json: layout s48: latents of 5 x 6 do not divide into patches of 2 x 2; make h and w multiples of these' 's/"h": 4/"h": 5/'
+plan 'more vision rows than text' 2 'json: layout s48: 5 vision rows do not fit behind the first of 5 text rows; at most 4 do' 's/"vision_rows": 2/"vision_rows": 5/'
+plan 'the same of the generation' 2 "json: the generation's layout: 5 vision rows do not fit" '/"generation"/,$ s/"vision_rows": 2/"vision_rows": 5/'
 plan 'an unknown anchor' 2 'anchors may hold' 's/"first"/"middle"/'
 plan 'an anchor twice' 2 'anchors may hold' 's/"first"/"first", "first"/'
-plan 'a time beyond 1' 2 'video must lie in \[0,1\]' 's/0\.25/1.25/'
+plan 'a time beyond 1' 2 'layout s48: timesteps: video is 1.25 but must be 0 to 1' 's/0\.25/1.25/'
 plan 'a config that cannot be' 2 'rotary channels do not fit' 's/"rope_freq_dim": 2/"rope_freq_dim": 3/'
 plan 'a model of 10^13 parameters' 4 'needs about [0-9]* MB of memory' 's/"hidden_size": 24/"hidden_size": 1048576/; s/"ffn_dim": 32/"ffn_dim": 1048576/; s/"num_layers": 2/"num_layers": 10000/'
 plan 'a model beyond counting' 2 'beyond all sizes' 's/"(hidden_size|ffn_dim|text_dim)": [0-9]*/"\1": 16777216/; s/"num_layers": 2/"num_layers": 10000/; s/"num_attention_heads": 2/"num_attention_heads": 1048576/'
@@ -162,19 +162,24 @@ for seeds in '' '42, 42' 0.5 '"42"' -1 4294967296 null "$(seq -s, 65)"; do
     plan "seeds [${seeds:0:12}]" 2 'seed' "/\"seeds\"/,/\]/c\\  \"seeds\": [$seeds],"
 done
 plan 'seeds that are no list' 2 'seeds must be a list' '/"seeds"/,/\]/c\  "seeds": 42,'
-plan 'bindings of an unknown node' 2 '"rope_v", which is no node of a block' 's/"\*": \{/"rope_v": {/'
+plan 'bindings of an unknown node' 2 '"rope_v", which is no node of a block; use one of docs/plan.md, or "\*"' 's/"\*": \{/"rope_v": {/'
 plan 'bindings that leave nodes out' 2 'no binding for node adaln_projection' 's/"\*": \{/"swiglu": {/'
-plan 'bindings that are no object' 2 'which is no node of a block with its' '/"\*": \{/,/\}/c\  "*": "librelay.so"'
+plan 'bindings that are no object' 2 'the binding of "\*" must be \{"library": FILE, "operator": NAME\}' '/"\*": \{/,/\}/c\  "*": "librelay.so"'
 plan 'an unknown key in a binding' 2 'unknown field "path"' 's/"library": "librelay.so"/&, "path": "x"/'
 plan 'a provider without a name' 2 'provider has no name' 's/"librelay_provider.so"/""/'
 for library in /none/lib.so ../none/lib.so none.so /dev/null / plans/smoke.json; do
     plan "the provider $library" 1 'is unavailable|is not a regular file' "s#\"librelay_provider.so\"#\"$library\"#"
 done
-plan 'no contract' 2 'cannot open .*none.json' 's/"generation-contract.json"/"none.json"/'
+plan 'a conditioning file that is not there' 3 "json: the generation's conditioning: cannot open .*none.safetensors" \
+    "/\"conditioning\"/,/^   \}/c\\  \"conditioning\": {\"file\": \"none.safetensors\", \"sha256\": \"$(printf '0%.0s' {1..64})\""
+plan 'a text about it that is none' 2 '"about" must be a string' 's/"about": "[^"]*"/"about": 5/'
+plan 'limits of nothing' 2 '"acceptance" has nothing to limit without "generation"; add that, or remove it' \
+    '/^ "generation"/,/^ \},/d; s/ "preview"/ "acceptance": {"latent_error": 1}, &/'
+plan 'no contract' 2 'json: generation: contract: cannot open .*[^/]/none.json' 's/"generation-contract.json"/"none.json"/'
 plan 'a contract that is a device' 2 'not a regular file' 's#"generation-contract.json"#"/dev/zero"#'
-plan 'a pinned manifest that is not there' 3 'cannot open .*none.json' 's/ "preview"/ "pins": {"manifest": "none.json"}, &/'
+plan 'a pinned manifest that is not there' 3 'json: pins.manifest: cannot open .*none.json' 's/ "preview"/ "pins": {"manifest": "none.json"}, &/'
 plan 'a pinned manifest that is something else' 3 'good.json: unknown field' 's/ "preview"/ "pins": {"manifest": "good.json"}, &/'
-plan 'pinned thresholds that are something else' 3 'good.json: unknown field' 's/ "preview"/ "pins": {"thresholds": "good.json"}, &/'
+plan 'pinned thresholds that are something else' 3 'json: pins.thresholds: .*good.json: unknown field' 's/ "preview"/ "pins": {"thresholds": "good.json"}, &/'
 for limit in '"psnr": 1' '"latent_error": -1' '"latent_error": "1"' '"latent_error": null'; do
     plan "acceptance {$limit}" 2 'accept' "s/ \"preview\"/ \"acceptance\": {$limit}, &/"
 done
@@ -297,7 +302,7 @@ bindings 'empty' 2 'empty where JSON' ''
 bindings 'a list' 2 'bindings must be an object' '[]'
 bindings 'nothing bound' 2 'no binding for node' '{}'
 bindings 'an unknown node' 2 'no node of a block' '{"softmax": {"library": "librelay.so"}}'
-bindings 'a string' 2 'no node of a block with its' '{"*": "librelay.so"}'
+bindings 'a string' 2 'the binding of "\*" must be' '{"*": "librelay.so"}'
 bindings 'no library' 2 '"library" is missing' '{"*": {}}'
 bindings 'a nameless library' 2 'has no name' '{"*": {"library": ""}}'
 bindings 'a library that is a number' 2 'must be a string' '{"*": {"library": 5}}'

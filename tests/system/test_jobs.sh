@@ -119,14 +119,14 @@ out=$(scripts/submit.sh "${demo[@]}" --local --from candidate_gate 2>errors)
 is 'the first failing stage gives the exit code' "$?" 1
 is 'its reason is on stderr, without mpirun around it' "$(cat errors)" 'h3_candidate_gate: told to end with 1'
 is 'the next step is the last line' "$(tail -n 1 <<<"$out")" \
-    'next: scripts/submit.sh --plan plans/demo.json --run evidence/demo --local --from candidate_gate'
+    'next: put that right, then scripts/submit.sh --plan plans/demo.json --run evidence/demo --local --from candidate_gate'
 unlike 'nothing runs after it' "$(tail -n 1 calls)" compare
 out=$(scripts/submit.sh --status --run evidence/demo)
 like 'status: done' "$out" '^reference pass +local +done +[0-9:]+ +all is well$'
 like 'status: failed, with its reason' "$out" '^candidate gate +local +FAILED 1 +[0-9:]+ +told to end with 1$'
 like 'status: what rests on it is stale' "$out" '^generate candidate +local +stale +[0-9:]+ +needs a VALID gate$'
 is 'status: the next step' "$(tail -n 1 <<<"$out")" \
-    'next: scripts/submit.sh --plan plans/demo.json --run evidence/demo --local --from candidate_gate'
+    'next: put that right, then scripts/submit.sh --plan plans/demo.json --run evidence/demo --local --from candidate_gate'
 
 echo crash >control/candidate_gate
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
@@ -152,9 +152,23 @@ for words in 'There are not enough slots available in the system' 'mpirun was un
     is "exit 4 when mpirun says: ${words:0:40}" "$?" 4
     like 'and its words are kept' "$out" "${words:(-40)}"
 done
-echo 'h3_compare: a limit is exceeded' >"$FAKE_WORDS"
+cat >"$FAKE_WORDS" <<'WORDS'
+--------------------------------------------------------------------------
+MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD
+with errorcode 1.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+You may or may not see output from other processes, depending on
+exactly when Open MPI kills them.
+--------------------------------------------------------------------------
+h3_compare: a limit is exceeded
+[n1:31555] Read -1, expected 42880, errno = 3
+mpirun: Forwarding signal 18 to job
+WORDS
 out=$(fake_mpirun)
 is 'exit 1 when a rank says so' "$?" 1
+like 'its words are the last, without those of MPI around them' "$(scripts/submit.sh --status --run evidence/demo)" '^compare .* a limit is exceeded$'
+is 'and the only ones' "$(head -n 1 <<<"$out")" 'h3_compare: a limit is exceeded'
 is 'every mpirun has a folder of its own' "$(sort -u "$FAKE_WORDS.folders" | wc -l)" 4
 check 'and leaves none' [ ! -e "$(head -n 1 "$FAKE_WORDS.folders")" ]
 
@@ -162,10 +176,66 @@ echo 75 >control/candidate_gate
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
 is 'a stop is relayed as 75' "$?" 75
 like 'and the next step resumes' "$out" '^next: .* --resume --local --from candidate_gate$'
+like 'which the status says too' "$(scripts/submit.sh --status --run evidence/demo)" '^candidate gate +local +STOPPED +[0-9:]+ '
+is 'and its next step' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" \
+    'next: scripts/submit.sh --plan plans/demo.json --run evidence/demo --resume --local --from candidate_gate'
+echo crash >control/generate_provider
+resume=evidence/demo/data/generate/provider/resume
+mkdir -p $resume && echo '{}' >$resume/state.json
+out=$(scripts/submit.sh "${demo[@]}" --local --only generate_provider 2>&1)
+like 'a generation that crashed is to be resumed' "$out" 'h3_generate: a rank ended by itself .* run the stage again with --resume$'
+is 'where steps are saved' "$(tail -n 1 <<<"$out")" \
+    'next: put that right, then scripts/submit.sh --plan plans/demo.json --run evidence/demo --resume --local --from generate_provider'
+is 'by the status too' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" "$(tail -n 1 <<<"$out")"
+rm -r $resume
+unlike 'and where none are it begins again' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" resume
+
+# begun RUN: until the stage waits; sets shell, the process of its job
+begun() {
+    for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
+    shell=$(awk -F '\t' '{ last = $4 } END { split(last, word, " "); print word[2] }' "$1/logs/history")
+}
+kill_shell() { # as when the machine goes down: no trap is run; what it started is ended too
+    local below
+    below=$(pgrep -P "$shell") && kill -KILL "$shell" && kill $below
+}
+echo wait >control/generate_provider
+H3_CLEAN_BUILD=0 setsid scripts/submit.sh "${demo[@]}" --local --only generate_provider >/dev/null 2>&1 &
+terminal=$!
+begun evidence/demo
+kill -HUP -- -$terminal
+wait $terminal
+stopped() { for ((i = 0; i < 100; i++)); do tail -n 1 evidence/demo/logs/history | grep -q $'\texit ' && return; sleep 0.1; done; return 1; }
+check 'a terminal that is closed ends the stage' stopped
+like 'as stopped' "$(scripts/submit.sh --status --run evidence/demo)" '^generate provider +local +STOPPED '
+rm -f waiting.*
+H3_CLEAN_BUILD=0 H3_PLAN=plans/demo.json H3_RUN=evidence/demo bash jobs/generate_provider.sbatch >/dev/null 2>&1 &
+begun evidence/demo
+like 'status: a local stage runs' "$(scripts/submit.sh --status --run evidence/demo)" '^generate provider +local +running '
+check 'its shell is killed' kill_shell
+wait $! 2>/dev/null
+like 'status: it is known to have gone' "$(scripts/submit.sh --status --run evidence/demo)" '^generate provider +local +KILLED '
+like 'and what is next' "$(scripts/submit.sh --status --run evidence/demo | tail -n 1)" '^next: scripts/submit.sh .* --from generate_provider$'
+mkdir "$testbed/slow" && printf '#!/bin/bash\ntouch %q; sleep 2; exec %q "$@"\n' "$testbed/building" "$(command -v make)" >"$testbed/slow/make"
+chmod +x "$testbed/slow/make"
+PATH=$testbed/slow:$PATH H3_PLAN=plans/demo.json H3_RUN=evidence/demo bash jobs/candidate_gate.sbatch >/dev/null 2>&1 &
+for ((i = 0; i < 100; i++)); do [ ! -e "$testbed/building" ] || break; sleep 0.1; done
+kill -TERM $!
+wait $!
+is 'a stage that is stopped while its candidate is built is stopped too' "$? $(tail -n 1 evidence/demo/logs/history | cut -f 2,4)" \
+    $'75 candidate_gate\texit 75'
+rm -f control/generate_provider waiting.*
+
 mv bin/h3_candidate_gate bin/away
 out=$(H3_CLEAN_BUILD=0 scripts/submit.sh "${demo[@]}" --local --only candidate_gate 2>&1)
 like 'a program that was not built is exit 4 and says so' "$? $out" '^4 jobs: no program h3_candidate_gate .*make all'
 mv bin/away bin/h3_candidate_gate
+out=$(scripts/submit.sh --plan plans/demo.json --run /proc/1 --local 2>&1)
+is 'a run folder that cannot be written is exit 4, in one line' "$? $out" '4 submit: cannot write to /proc/1/logs; check its permissions and whether it is mounted read-only'
+mkdir -p evidence/full/build && touch evidence/full/build/lib
+out=$(scripts/submit.sh --plan plans/demo.json --run evidence/full --local --only candidate_gate 2>&1)
+like 'a clean build that cannot be kept is exit 4' "$? $out" '^4 .*'
+like 'and says where' "$out" '^build +cannot write to evidence/full/build/lib; '
 rm -rf control/* evidence calls
 
 # --- Slurm ---
@@ -205,7 +275,8 @@ is 'nothing behind it ran' "$(programs)" 'h3_candidate_gate '
 out=$(scripts/submit.sh --status --run evidence/demo)
 like 'status: failed, when and why' "$out" "^candidate gate +$job +FAILED 3 +[0-9:]+ +told to end with 3\$"
 like 'status: what is behind it waits' "$out" '^generate candidate +- +waiting +needs a VALID gate$'
-is 'status: the next step' "$(tail -n 1 <<<"$out")" 'next: scripts/submit.sh --plan plans/demo.json --run evidence/demo --from candidate_gate'
+is 'status: the next step' "$(tail -n 1 <<<"$out")" \
+    'next: put that right, then scripts/submit.sh --plan plans/demo.json --run evidence/demo --from candidate_gate'
 rm control/candidate_gate
 
 # stopped by USR1 before its time ends: back in the queue, resumed, done; the next stage waits for that
@@ -218,6 +289,9 @@ for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
 like 'status: running' "$(scripts/submit.sh --status --run evidence/other)" "^reference pass +$job +running"
 like 'status: the next one waits in the queue' "$(scripts/submit.sh --status --run evidence/other)" \
     '^threshold freeze +[0-9]+ +waiting +[0-9:]+ +needs reference pass$'
+out=$(scripts/submit.sh --plan plans/demo.json --run evidence/other --from threshold_freeze 2>&1)
+like 'a stage that is in the queue is not submitted again' "$? $out" \
+    "^2 submit: threshold freeze is job [0-9]+ of this run already, and pending; wait for it, or scancel [0-9]+ first\$"
 scancel --batch --signal=USR1 "$job"
 check 'the stopped chain ends' wait_for_jobs
 like 'it was requeued once' "$(scontrol -o show job "$job")" ' Restarts=1 '
@@ -225,6 +299,27 @@ is 'and completed' "$(state_of "$job")" COMPLETED
 is 'the second start resumes' "$(grep -c '^h3_reference_pass .*--resume' calls) $(grep -c '^h3_reference_pass' calls)" '1 2'
 is 'and the chain went on' "$(tail -n 1 calls | cut -d' ' -f1)" h3_compare
 like 'both parts are in one log' "$(cat "evidence/other/logs/h3_reference_pass-$job.log")" 'stopped, requeued \(1 of 3\)'
+
+# cancelled by a person: it stays cancelled, and nothing of what is saved is lost
+rm -f waiting.*
+echo wait >control/generate_provider
+job=$(scripts/submit.sh --plan plans/demo.json --run evidence/other --only generate_provider | jobs_of)
+for ((i = 0; i < 100; i++)); do [ ! -e waiting.1 ] || break; sleep 0.1; done
+scancel "$job"
+check 'a cancelled job ends' wait_for_jobs
+like 'and does not come back' "$(scontrol -o show job "$job")" ' JobState=CANCELLED .* Restarts=0 '
+like 'which its log says' "$(cat "evidence/other/logs/h3_generate_provider-$job.log")" '^jobs: cancelled, not requeued; what is saved is kept for --resume$'
+out=$(scripts/submit.sh --status --run evidence/other)
+like 'status: stopped' "$out" "^generate provider +$job +STOPPED +"
+is 'status: how it goes on' "$(tail -n 1 <<<"$out")" \
+    'next: scripts/submit.sh --plan plans/demo.json --run evidence/other --resume --from generate_provider'
+
+rm -f waiting.*
+job=$(scripts/submit.sh --plan plans/demo.json --run evidence/other --only generate_provider | jobs_of)
+begun evidence/other
+check 'the shell of a job is killed' kill_shell
+check 'which ends it' wait_for_jobs
+like 'status: killed, by what' "$(scripts/submit.sh --status --run evidence/other)" "^generate provider +$job +KILLED 9 +"
 
 for stage in $chain; do check "$stage.sbatch is valid bash" bash -n "jobs/$stage.sbatch"; done
 out=$(cd /tmp && bash "$project/jobs/compare.sbatch" 2>&1)

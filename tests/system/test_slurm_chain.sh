@@ -88,5 +88,5 @@ like 'status: the gate has failed, and why' "$out" "^candidate gate +${jobs[3]} 
 like 'status: the candidate waits for it' "$out" '^generate candidate +- +waiting +needs a VALID gate$'
 like 'status: the comparison waits' "$out" '^compare +- +waiting +needs generate candidate$'
 is 'status: the next step' "$(tail -n 1 <<<"$out")" \
-    "next: scripts/submit.sh --plan $work/plans/nowhere.json --run $run --from candidate_gate"
+    "next: put that right, then scripts/submit.sh --plan $work/plans/nowhere.json --run $run --from candidate_gate"
 tap_end

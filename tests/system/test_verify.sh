@@ -208,6 +208,20 @@ zstd -q -d "$work/one.tar.zst" -o "$work/good.tar"
 run "$bin/h3_verify" archive "$work/good.tar"
 is 'a plain tar of the same bytes is taken' "$rc" 0
 mkdir "$work/bag" && tar -xf "$work/good.tar" -C "$work/bag"
+run "$bin/h3_verify" run "$work/bag/smoke/data"
+like 'the run in an archive without artifacts lacks those, and nothing else' "$rc $last" \
+    '^3 INVALID    none of the 14 artifacts, frames and sounds is here, as in an archive made without --with-artifacts; everything else is as listed: '
+like 'ten of them are named' "$out" '^ +and 4 more$'
+run "$bin/h3_report" --run "$work/bag/smoke/data"
+like 'its report can be made again, to the same bytes' "$rc $last" "^0 report .*digest $digest\$"
+rm "$work/bag/smoke/data/gate.json"
+run "$bin/h3_verify" run "$work/bag/smoke/data"
+like 'what else is missing is said' "$rc $last" '^3 INVALID    15 of 28 files not as listed'
+tar -xf "$work/good.tar" -C "$work/bag"
+run "$bin/h3_verify" run "$work/bag/smoke"
+says 'of an unpacked archive it is said where the run lies' 2 "is an unpacked archive: its run is $work/bag/smoke/data"
+run "$bin/h3_verify" run "$work/bag"
+says 'a folder of something else is no run' 2 'is no folder with a run; check the path'
 cp "$work/bag/smoke/data/plan.json" "$work/bag/smoke/data/zzz.json"
 (cd "$work/bag/smoke/data" && ln -s /etc/passwd zz-link && ln plan.json zz-hard && mkfifo zz-pipe && mkdir zz-folder &&
     cp plan.json 'zz name' && cp plan.json zz-owned)
@@ -257,6 +271,13 @@ is 'an archive with everything' "$rc" 0
 mkdir "$work/unpacked" && tar --zstd -xf "$work/whole.tar.zst" -C "$work/unpacked"
 run "$bin/h3_verify" run "$work/unpacked/smoke/data"
 is 'unpacked it is a run that verifies' "$rc" 0
+cp -a "$work/unpacked/smoke/data" "$work/again"
+for made in "reference_pass $work/other reference-manifest.json" "threshold_freeze $work/other thresholds.json" \
+    "candidate_gate $work/again gate.json" "compare $work/again compare.json"; do
+    read -r stage folder file <<<"$made"
+    check "its own plan serves $stage" "$bin/h3_$stage" --plan "$work/again/plan.json" --run "$folder"
+    check "which makes $file again, to the same bytes" cmp "$folder/$file" "$work/smoke/$file"
+done
 check 'its history stands apart' [ -s "$work/unpacked/smoke/history/stages/compare/site.json" ]
 check 'sha256sum agrees by itself' env -C "$work/unpacked/smoke" sha256sum --quiet -c manifest-sha256.txt tagmanifest-sha256.txt
 
@@ -418,6 +439,10 @@ usage 'an unknown option' 'unknown option' run "$work/smoke" --fast
 for program in "$bin/h3_verify" "$bin/h3_report" scripts/archive_evidence.sh scripts/freeze_reference.sh; do
     run "$program" --help
     says "${program##*/} --help has an example and the exit codes" 0 '[Ee]xit codes: .*[Ee]xample: '
+done
+for program in reference_pass threshold_freeze generate candidate_gate compare diagnose; do
+    run "$bin/h3_$program" --help
+    says "h3_$program can be stopped, and says with which exit code" 0 '[Ee]xit codes: .*75 stopped by a signal'
 done
 for script in scripts/archive_evidence.sh scripts/freeze_reference.sh; do
     run "$script"

@@ -65,7 +65,7 @@ static const struct { const char *text, *word;
     {"\"\xed\xa0\x80\"", "UTF-8"},
     {"\"\xf4\x90\x80\x80\"", "UTF-8"},
     {"\"\xe2\x82\"", "UTF-8"},
-    {"\xef\xbb\xbf{}", "value was expected"},
+    {"\xef\xbb\xbf{}", "begins with a byte order mark"},
     {"'a'", "value was expected"},
     {"[1]//x", "behind the value"},
     {"{\"a\":1,\"a\":2}", "duplicate key \"a\""},

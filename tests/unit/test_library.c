@@ -191,7 +191,7 @@ static void test_wrong_bindings(void **state)
     assert_fails(bindings(&b, "[]", 0), H3_USAGE, "must be an object");
     assert_fails(bindings(&b, "{}", 0), H3_USAGE, "no binding for node adaln_projection");
     assert_fails(bindings(&b, "{\"norm3\": {\"library\": \"x\"}}", 0), H3_USAGE, "\"norm3\", which is no node");
-    assert_fails(bindings(&b, "{\"*\": \"libh3_candidate_cpu.so\"}", 0), H3_USAGE, "bindings");
+    assert_fails(bindings(&b, "{\"*\": \"libh3_candidate_cpu.so\"}", 0), H3_USAGE, "the binding of \"*\" must be");
     assert_fails(bindings(&b, "{\"*\": {}}", 0), H3_USAGE, "library");
     assert_fails(bindings(&b, "{\"*\": {\"library\": 3}}", 0), H3_USAGE, "library");
     assert_fails(bindings(&b, "{\"*\": {\"library\": \"libh3_candidate_cpu.so\", \"speed\": 1}}", 0), H3_USAGE, "speed");

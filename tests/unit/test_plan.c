@@ -35,6 +35,23 @@ static void every_shipped_plan_is_read(void **state)
     globfree(&found);
 }
 
+/* Paths are read from the project's root, or from the plan's own folder. */
+static void paths_are_relative_to_the_plan(void **state)
+{
+    static const char *const rows[][2] = {
+        {"plans/x.json", "./file"},       {"/a/plans/x.json", "/a/file"}, {"/plans/x.json", "/file"}, {"../plans/x.json", "../file"},
+        {"/a/other/x.json", "/a/other/file"}, {"x.json", "file"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        static h3_plan plan;
+        char path[H3_PATH_MAX];
+        snprintf(plan.path, sizeof plan.path, "%s", rows[i][0]);
+        assert_good(h3_plan_path(path, &plan, "file"));
+        assert_string_equal(path, rows[i][1]);
+    }
+}
+
 /* The layouts are those of the goldens. */
 static void assert_layout(const h3_plan_layout *layout, const char *name)
 {
@@ -272,7 +289,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, remove_folder)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shipped_plan_is_read),
+        cmocka_unit_test(every_shipped_plan_is_read), cmocka_unit_test(paths_are_relative_to_the_plan),
         cmocka_unit_test(the_released_model_is_known_by_content),
         cmocka_unit_test(synthetic_weights_of_the_released_shape),
         TEST(what_a_plan_may_say_of_a_checkpoint),
