@@ -207,6 +207,12 @@ k_proj ftz forward execution
 residual_mlp ftz backward execution
 v_proj input forward execution
 attention input backward execution
+o_proj given backward execution
+norm1 behind forward execution
+attention behind backward execution
+residual_mlp behind backward execution
+k_proj workspace forward execution
+swiglu saved forward execution
 norm1 chunk forward error
 residual_mlp chunk forward error
 adaln_projection chunk backward error
@@ -225,7 +231,7 @@ q_proj dropped backward error
 q_proj transposed backward error
 ffn_down transposed backward worst_row
 '
-# The same, with every check of that node: these depend on what is beside a row.
+# The same, with every check of that node: these depend on what is beside a row, or show only in other company.
 batch_cases='
 q_proj rows forward batch
 swiglu rows backward batch
@@ -233,6 +239,8 @@ k_norm rows forward batch
 o_proj order forward batch
 ffn_gate_up order_row forward batch
 attention order forward batch
+ffn_down behind_odd forward execution
+swiglu hidden backward repeat
 '
 
 # run_cases NAME FILE: each line in a run of its own; keeps exit code, last line and gate.json
@@ -241,6 +249,7 @@ run_cases() {
     while read -r number node what direction kind; do
         only="block0.*.$kind"
         [ "$kind" = batch ] && only="block0.*.$node.$direction.batch"
+        case $what in behind_odd | hidden) only="block0.*.$node.*" ;; esac
         H3_WRONG=$node:$what:$direction gate "$1" --only "$only" ${allow[@]+"${allow[@]}"}
         { echo "$rc"; echo "$out"; } >"$work/result.$number"
         if [ -e "$json" ]; then cp "$json" "$work/result.$number.json"; fi
@@ -297,7 +306,7 @@ refused_build() {
 bound() { reference "$1" 1 "$2" 2>/dev/null && gate "$1" ${allow[@]+"${allow[@]}"}; }
 
 check 'a reference for broken libraries' reference broken 1 "$shipped, \"norm1\": {\"library\": \"libbroken.so\"}"
-for how in interface size null fields operator label; do
+for how in interface size null fields operator contract label; do
     H3_BROKEN=$how gate broken ${allow[@]+"${allow[@]}"}
     refused "a library with a wrong $how" 2 'operator library .*libbroken\.so'
 done
