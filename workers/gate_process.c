@@ -134,14 +134,22 @@ static h3_status read_manifest(const h3_args *args, h3_manifest *manifest)
     return status;
 }
 
-static h3_status replay_layouts(h3_gate *gate, int rank, int ranks)
+/* The parent reads what comes out of stdout; what an operator prints there goes to stderr instead. */
+static h3_status own_output(FILE **out)
+{
+    int output = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    *out = output >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? fdopen(output, "w") : NULL;
+    return *out != NULL ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process has no output for its digests: %s", strerror(errno));
+}
+
+static h3_status replay_layouts(h3_gate *gate, int rank, int ranks, FILE *output)
 {
     for (size_t l = 0; l < gate->plan->layout_count; l++)
         if ((int)(l % (size_t)ranks) == rank) H3_TRY(h3_gate_block0_digests(gate, &gate->plan->layouts[l]));
     h3_device_work work;
     H3_TRY(gate->device->span_take(&work));
-    printf("%s" BUSY "%a\n", gate->digests != NULL ? gate->digests : "", work.busy);
-    return fflush(stdout) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process cannot write its digests: %s", strerror(errno));
+    fprintf(output, "%s" BUSY "%a\n", gate->digests != NULL ? gate->digests : "", work.busy);
+    return fflush(output) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process cannot write its digests: %s", strerror(errno));
 }
 
 h3_status h3_gate_replay(const h3_args *args)
@@ -152,11 +160,13 @@ h3_status h3_gate_replay(const h3_args *args)
     h3_bindings candidate = {0};
     h3_manifest manifest = {0};
     h3_gate gate = {.plan = &plan, .provider = &provider, .candidate = &candidate, .manifest = &manifest, .run_folder = args->run};
+    FILE *output = NULL;
     int rank, ranks;
     h3_status status;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing is left behind when the gate itself is ended */
     if (args->plan == NULL || args->run == NULL || sscanf(args->internal, "%d/%d", &rank, &ranks) != 2 || rank < 0 || ranks < 1)
         return h3_error(H3_USAGE, "--internal-replay is for the gate itself");
+    H3_GOTO(own_output(&output), done);
     H3_GOTO(h3_plan_read(&plan, args->plan), done);
     h3_plan_for_device(&plan, h3_stage_device_name(args));
     if (args->checkpoint != NULL) H3_GOTO(h3_plan_use_checkpoint(&plan, args->checkpoint), done);
@@ -170,8 +180,9 @@ h3_status h3_gate_replay(const h3_args *args)
     H3_GOTO(read_manifest(args, &manifest), done);
     H3_GOTO(h3_inputs_block(&manifest, weights, 0), done);
     gate.weights = weights;
-    status = replay_layouts(&gate, rank, ranks);
+    status = replay_layouts(&gate, rank, ranks, output);
 done:
+    if (output != NULL) fclose(output);
     free(gate.digests);
     h3_bindings_close(&candidate);
     h3_library_close(&provider);

@@ -9,6 +9,7 @@
  *   fallback  says that a fallback ran       nameless  does not say what ran          refuses   returns an error
  *   ftz       leaves flush-to-zero set       input     writes into its input       given     backward writes into the forward's output
  *   behind    writes behind the end          behind_odd   only where rows are odd  workspace writes behind its workspace
+ *   prints    says something on stdout (right) crashes  in its first call          leaves    ends the process with exit(0)
  *   hidden    backward uses what the last forward left behind                      saved     plans a saved tensor of no type
  *   elsewhere   falls back where the weights are not those of the first call: in later blocks, which block 0's checks do not see
  *   elsewhere_nan   one element is a NaN there
@@ -93,6 +94,7 @@ static void spoil(h3_call *call, bool backward, int64_t number)
     if (is("process")) data[(int64_t)getpid() % count] ^= 1;
     if (is("rows") && rows_of(&call->in[0]) % 31 == 2) data[count - 1] ^= 1;
     if (is("input")) ((uint16_t *)call->in[0].data)[0] ^= 1;
+    if (is("prints")) printf("a line of the operator's own\n"), fflush(stdout);
     if (is("given")) ((uint16_t *)call->out.data)[0] ^= 1;
     if (is("behind") || (is("behind_odd") && rows_of(&call->in[0]) % 2 == 1)) write_behind(data + count);
     if (is("workspace")) write_behind((uint16_t *)((char *)call->workspace + workspace_planned));

@@ -293,6 +293,9 @@ check 'a binding for one node' reference one 1 "$shipped, \"swiglu\": {\"library
 whole one swiglu:scale block0.s78.swiglu.forward.bias
 like 'both libraries are in gate.json' "$(grep '"file"' "$json" | tr -d '\n')" 'libh3_candidate_cpu\.so.*libwrong\.so'
 
+H3_WRONG=adaln_projection:prints:forward gate wrong ${allow[@]+"${allow[@]}"}
+like 'an operator that prints changes no verdict' "$rc $(last)" '^0 (VALID|PARTIAL)'
+
 # --- libraries that are refused ------------------------------------------------------------------------------------------
 
 # refused NAME CODE PATTERN: one line, this exit code
