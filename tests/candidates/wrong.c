@@ -17,6 +17,7 @@
  */
 #include <dlfcn.h>
 #include <immintrin.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -94,6 +95,8 @@ static void spoil(h3_call *call, bool backward, int64_t number)
     if (is("process")) data[(int64_t)getpid() % count] ^= 1;
     if (is("rows") && rows_of(&call->in[0]) % 31 == 2) data[count - 1] ^= 1;
     if (is("input")) ((uint16_t *)call->in[0].data)[0] ^= 1;
+    if (is("crashes")) raise(SIGSEGV);
+    if (is("leaves")) exit(0);
     if (is("prints")) printf("a line of the operator's own\n"), fflush(stdout);
     if (is("given")) ((uint16_t *)call->out.data)[0] ^= 1;
     if (is("behind") || (is("behind_odd") && rows_of(&call->in[0]) % 2 == 1)) write_behind(data + count);

@@ -296,6 +296,15 @@ like 'both libraries are in gate.json' "$(grep '"file"' "$json" | tr -d '\n')" '
 H3_WRONG=adaln_projection:prints:forward gate wrong ${allow[@]+"${allow[@]}"}
 like 'an operator that prints changes no verdict' "$rc $(last)" '^0 (VALID|PARTIAL)'
 
+# last_words NODE:MUTATION LINE: exit code 4, one line, no gate.json
+last_words() {
+    H3_WRONG=$1 gate wrong ${allow[@]+"${allow[@]}"}
+    is "$1: exit code, one line" "$rc $out" "4 h3_candidate_gate: rank 0 $2"
+    check "$1: no verdict" test ! -e "$json"
+}
+last_words v_proj:crashes 'crashed (segmentation fault), last known place v_proj (block 0); look first at the operator that runs there'
+last_words norm2:leaves 'is ended by a call of exit(), last known place norm2 (block 0); an operator library must not end the process'
+
 # --- libraries that are refused ------------------------------------------------------------------------------------------
 
 # refused NAME CODE PATTERN: one line, this exit code
