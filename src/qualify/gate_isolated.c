@@ -254,28 +254,6 @@ static h3_status compare_rows(h3_gate_block *block, const h3_batch_variant *vari
     return H3_OK;
 }
 
-/* Block 0's own backward, after a forward on other inputs: it may use what it is given, and nothing that a forward has left behind. */
-static h3_status backward_again(h3_gate_block *block, int32_t node)
-{
-    const h3_node_result *first = &block->isolated.node[node];
-    h3_block_state state = {.batch = block->isolated.batch};
-    h3_walk walk = {&block->engine, block->gate->candidate->operators, &block->bf16, &state, &block->provider, NULL};
-    h3_node_result *again = &state.node[node];
-    h3_cell *cell = h3_gate_cell(block, node, H3_BACKWARD, H3_CHECK_REPEAT);
-    h3_status status = h3_device_duplicate(&again->out, block->engine.device, &first->out);
-    for (int i = 0; i < H3_MAX_SAVED && status == H3_OK; i++)
-        if (first->saved[i].data != NULL) status = h3_device_duplicate(&again->saved[i], block->engine.device, &first->saved[i]);
-    if (status == H3_OK) status = h3_walk_node_backward(&walk, node);
-    if (status != H3_OK && !is_lost(block, status)) {
-        h3_cell_fail(cell, h3_error_text());
-        status = H3_OK;
-    } else if (status == H3_OK) {
-        status = compare_products(block, cell, first, again, H3_BACKWARD, "after a forward on other inputs");
-    }
-    h3_block_state_free(&state, block->engine.device);
-    return status;
-}
-
 static h3_status run_variant_node(h3_gate_block *block, const h3_batch_variant *variant, const h3_block_state *source, int32_t node)
 {
     h3_block_state state = {.batch = source->batch};
@@ -286,8 +264,7 @@ static h3_status run_variant_node(h3_gate_block *block, const h3_batch_variant *
         h3_gate_guard guard;
         char text[200], where[100];
         snprintf(where, sizeof where, " with %.78s", variant->name);
-        if (direction == H3_BACKWARD && variant->negated) compared = backward_again(block, node);
-        if (compared != H3_OK || (direction == H3_BACKWARD && node == H3_NODE_ADALN)) break;
+        if (direction == H3_BACKWARD && node == H3_NODE_ADALN) break;
         h3_gate_guard_open(&guard, &block->engine);
         h3_status status = direction == H3_FORWARD ? h3_walk_node_forward(&walk, node) : h3_walk_node_backward(&walk, node);
         compared = close_guard(block, &guard, &state.node[node], node, direction, where);
@@ -324,14 +301,42 @@ static h3_status run_variant(h3_gate_block *block, const h3_batch_variant *varia
     return status;
 }
 
+/* Block 0's own inputs once more, after calls on others: an operator may use what it is given, and nothing that calls have left behind. */
+static h3_status once_more(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_device *device = block->engine.device;
+    const h3_node_result *first = &block->isolated.node[node];
+    h3_block_state state = {.batch = block->isolated.batch};
+    h3_walk walk = {&block->engine, block->gate->candidate->operators, &block->bf16, &state, &block->provider, NULL};
+    h3_node_result *again = &state.node[node];
+    h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_REPEAT);
+    h3_status status = direction == H3_BACKWARD ? h3_device_duplicate(&again->out, device, &first->out) : H3_OK;
+    for (int i = 0; i < H3_MAX_SAVED && status == H3_OK; i++)
+        if (direction == H3_BACKWARD && first->saved[i].data != NULL) status = h3_device_duplicate(&again->saved[i], device, &first->saved[i]);
+    if (status == H3_OK) {
+        status = direction == H3_FORWARD ? h3_walk_node_forward(&walk, node) : h3_walk_node_backward(&walk, node);
+        if (status == H3_OK) {
+            status = compare_products(block, cell, first, again, direction, "after calls on other inputs");
+        } else if (!is_lost(block, status)) {
+            h3_cell_fail(cell, h3_error_text());
+            status = H3_OK;
+        }
+    }
+    h3_block_state_free(&state, device);
+    return status;
+}
+
 h3_status h3_gate_batch(h3_gate_block *block)
 {
     h3_batch_variant variants[64];
     int count = h3_batch_variants(variants, 64, block->inputs.layout.rows);
     for (int i = 0; i < count; i++)
         for (int attention = 0; attention < 2; attention++) H3_TRY(run_variant(block, &variants[i], attention));
-    for (int32_t node = 0; node < H3_NODE_COUNT; node++)
-        for (int direction = 0; direction < 2; direction++)
-            if (wants_batch(block, node)) h3_cell_pass(h3_gate_cell(block, node, direction, H3_CHECK_BATCH));
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
+        if (!wants_batch(block, node)) continue;
+        for (int direction = 0; direction < 2; direction++) h3_cell_pass(h3_gate_cell(block, node, direction, H3_CHECK_BATCH));
+        H3_TRY(once_more(block, node, H3_BACKWARD)); /* first: the last forward was on other inputs */
+        H3_TRY(once_more(block, node, H3_FORWARD));
+    }
     return H3_OK;
 }

@@ -10,6 +10,7 @@
  *   ftz       leaves flush-to-zero set       input     writes into its input       given     backward writes into the forward's output
  *   behind    writes behind the end          behind_odd   only where rows are odd  workspace writes behind its workspace
  *   prints    says something on stdout (right) crashes  in its first call          leaves    ends the process with exit(0)
+ *   worn      a bit differs from the 20th call on
  *   hidden    backward uses what the last forward left behind                      saved     plans a saved tensor of no type
  *   elsewhere   falls back where the weights are not those of the first call: in later blocks, which block 0's checks do not see
  *   elsewhere_nan   one element is a NaN there
@@ -94,6 +95,7 @@ static void spoil(h3_call *call, bool backward, int64_t number)
     if (is("counter")) data[count / 2] ^= (uint16_t)(number & 1);
     if (is("process")) data[(int64_t)getpid() % count] ^= 1;
     if (is("rows") && rows_of(&call->in[0]) % 31 == 2) data[count - 1] ^= 1;
+    if (is("worn")) data[count / 2] ^= number >= 20;
     if (is("input")) ((uint16_t *)call->in[0].data)[0] ^= 1;
     if (is("crashes")) raise(SIGSEGV);
     if (is("leaves")) exit(0);

@@ -241,6 +241,7 @@ ffn_gate_up order_row forward batch
 attention order forward batch
 ffn_down behind_odd forward execution
 swiglu hidden backward repeat
+rope_q worn forward repeat
 '
 
 # run_cases NAME FILE: each line in a run of its own; keeps exit code, last line and gate.json
@@ -249,7 +250,7 @@ run_cases() {
     while read -r number node what direction kind; do
         only="block0.*.$kind"
         [ "$kind" = batch ] && only="block0.*.$node.$direction.batch"
-        case $what in behind_odd | hidden) only="block0.*.$node.*" ;; esac
+        case $what in behind_odd | hidden | worn) only="block0.*.$node.*" ;; esac
         H3_WRONG=$node:$what:$direction gate "$1" --only "$only" ${allow[@]+"${allow[@]}"}
         { echo "$rc"; echo "$out"; } >"$work/result.$number"
         if [ -e "$json" ]; then cp "$json" "$work/result.$number.json"; fi
