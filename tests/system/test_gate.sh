@@ -53,7 +53,7 @@ gate shipped
 allow=()
 if [ "$(field dirty)" = true ]; then
     is 'a dirty candidate fails without --allow-dirty' "$rc $(last)" \
-        '1 INVALID  build: a candidate library was built from uncommitted sources; commit and rebuild, or use --allow-dirty'
+        '1 INVALID  build: operator library libh3_candidate_cpu.so was built from uncommitted sources; commit and rebuild, or use --allow-dirty'
     allow=(--allow-dirty)
     gate shipped "${allow[@]}"
     like 'with --allow-dirty it is PARTIAL' "$rc $(last)" '^0 PARTIAL .*a dirty library was allowed'
@@ -332,7 +332,7 @@ for how in flags fast; do
     refused_build "fast math by its $how" 'libbroken\.so was built with fast math.*; unavailable nodes: norm1$'
 done
 H3_BROKEN=dirty gate broken
-refused_build 'a dirty library' 'built from uncommitted sources'
+refused_build 'a dirty library' 'operator library libbroken\.so was built from uncommitted sources'
 bound fastmath "$shipped, \"norm1\": {\"library\": \"libfastmath.so\"}, \"norm2\": {\"library\": \"libfastmath.so\"}"
 refused_build 'a -ffast-math library' 'libfastmath\.so.*; unavailable nodes: norm1, norm2$'
 bound no_symbol "$shipped, \"norm1\": {\"library\": \"libno_symbol.so\"}"
