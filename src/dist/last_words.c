@@ -13,9 +13,9 @@ static const struct {
     const char *name;
 } crashes[] = {
 #ifndef __SANITIZE_ADDRESS__ /* which has more to say about these */
-    {SIGSEGV, "segmentation fault"}, {SIGBUS, "bus error"}, {SIGFPE, "arithmetic exception"}, {SIGILL, "illegal instruction"},
+    {SIGSEGV, "segmentation fault"}, {SIGBUS, "bus error"}, {SIGFPE, "arithmetic exception"},
 #endif
-    {SIGABRT, "abort"},
+    {SIGILL, "illegal instruction"}, {SIGABRT, "abort"},
 };
 enum { CRASHES = sizeof crashes / sizeof *crashes };
 

@@ -303,7 +303,7 @@ last_words() {
     is "$1: exit code, one line" "$rc $out" "4 h3_candidate_gate: rank 0 $2"
     check "$1: no verdict" test ! -e "$json"
 }
-last_words v_proj:crashes 'crashed (segmentation fault), last known place v_proj (block 0); look first at the operator that runs there'
+last_words v_proj:crashes 'crashed (illegal instruction), last known place v_proj (block 0); look first at the operator that runs there'
 last_words norm2:leaves 'is ended by a call of exit(), last known place norm2 (block 0); an operator library must not end the process'
 
 # --- libraries that are refused ------------------------------------------------------------------------------------------
