@@ -19,7 +19,29 @@
 
 extern char **environ;
 
-#define BUSY "\nbusy " /* behind the digests: seconds, for dist/meter.h */
+#define BUSY "\nbusy " /* behind the digests: seconds, for dist/meter.h; then what was loaded */
+
+/* What was loaded: one hash a line, the provider's first. */
+typedef char library_hashes[(H3_MAX_LIBRARIES + 1) * (H3_SHA256_HEX + 1) + 1];
+
+static void spell_libraries(library_hashes out, const h3_gate *gate)
+{
+    size_t length = (size_t)snprintf(out, sizeof(library_hashes), "%s\n", gate->provider->sha256);
+    for (int32_t i = 0; i < gate->candidate->library_count; i++)
+        length += (size_t)snprintf(out + length, sizeof(library_hashes) - length, "%s\n", gate->candidate->libraries[i].sha256);
+}
+
+h3_status h3_gate_same_libraries(const h3_gate *gate)
+{
+    library_hashes mine;
+    spell_libraries(mine, gate);
+    void *data = mine;
+    size_t size = strlen(mine) + 1;
+    H3_TRY(h3_ranks_broadcast(gate->ranks, 0, &data, &size));
+    int same = size == strlen(mine) + 1 && memcmp(data, mine, size) == 0;
+    if (data != mine) free(data);
+    return h3_ranks_agree(gate->ranks, same ? H3_OK : h3_error(H3_INTEGRITY, "an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again"));
+}
 
 static h3_status wait_for(h3_gate *gate, pid_t child, double limit)
 {
@@ -103,6 +125,12 @@ static h3_status replay_in(h3_gate *gate, const h3_args *args, h3_layout_record 
     H3_TRY(h3_file_read(&theirs, &size, output, (size_t)1 << 28, H3_ENVIRONMENT));
     const char *busy = strstr(theirs, BUSY);
     if (busy != NULL) gate->second_process += strtod(busy + strlen(BUSY), NULL);
+    library_hashes libraries;
+    spell_libraries(libraries, gate);
+    if (strstr(theirs, libraries) == NULL) {
+        free(theirs);
+        return h3_error(H3_INTEGRITY, "an operator library has changed while the gate ran: its second process loaded another file; run h3_candidate_gate again");
+    }
     char *mine = strdup(gate->digests);
     if (mine != NULL) compare_lines(gate, mine, theirs, layouts);
     free(mine);
@@ -148,7 +176,9 @@ static h3_status replay_layouts(h3_gate *gate, int rank, int ranks, FILE *output
         if ((int)(l % (size_t)ranks) == rank) H3_TRY(h3_gate_block0_digests(gate, &gate->plan->layouts[l]));
     h3_device_work work;
     H3_TRY(gate->device->span_take(&work));
-    fprintf(output, "%s" BUSY "%a\n", gate->digests != NULL ? gate->digests : "", work.busy);
+    library_hashes libraries;
+    spell_libraries(libraries, gate);
+    fprintf(output, "%s" BUSY "%a\n%s", gate->digests != NULL ? gate->digests : "", work.busy, libraries);
     return fflush(output) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process cannot write its digests: %s", strerror(errno));
 }
 

@@ -401,6 +401,7 @@ static h3_status run_gate(gate_stage *g)
         g->result.layout_count = s->plan.layout_count;
         g->gate = (h3_gate){.ranks = &s->ranks, .plan = &s->plan, .weights = s->weights, .device = s->device, .device_kind = s->device->kind,
                             .provider = &s->provider, .candidate = &g->candidate, .manifest = &g->manifest, .thresholds = &g->thresholds, .run_folder = s->args.run, .only = s->args.only};
+        H3_TRY(h3_gate_same_libraries(&g->gate));
         H3_TRY(h3_stage_measure(s));
         H3_TRY(check_block0(g));
         H3_TRY(check_full(g));

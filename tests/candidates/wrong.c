@@ -11,6 +11,7 @@
  *   behind    writes behind the end          behind_odd   only where rows are odd  workspace writes behind its workspace
  *   prints    says something on stdout (right) crashes  in its first call          leaves    ends the process with exit(0)
  *   worn      a bit differs from the 20th call on
+ *   rebuilt   adds a byte to the file H3_WRONG_FILE, this library's own, in its first call
  *   hidden    backward uses what the last forward left behind                      saved     plans a saved tensor of no type
  *   elsewhere   falls back where the weights are not those of the first call: in later blocks, which block 0's checks do not see
  *   elsewhere_nan   one element is a NaN there
@@ -77,6 +78,15 @@ static bool is_listed(const h3_call *call)
     return false;
 }
 
+static void change_own_file(void)
+{
+    static bool changed;
+    const char *path = getenv("H3_WRONG_FILE");
+    FILE *file = path != NULL && !changed ? fopen(path, "a") : NULL;
+    changed = true;
+    if (file != NULL) fputc(0, file), fclose(file);
+}
+
 /* Two bytes, which the C library's allocation has to spare. */
 __attribute__((no_sanitize("address"))) static void write_behind(uint16_t *end) { *end = 0x3f80; }
 
@@ -96,6 +106,7 @@ static void spoil(h3_call *call, bool backward, int64_t number)
     if (is("rows") && rows_of(&call->in[0]) % 31 == 2) data[count - 1] ^= 1;
     if (is("worn")) data[count / 2] ^= number >= 20;
     if (is("input")) ((uint16_t *)call->in[0].data)[0] ^= 1;
+    if (is("rebuilt")) change_own_file();
     if (is("crashes")) __builtin_trap();
     if (is("leaves")) exit(0);
     if (is("prints")) printf("a line of the operator's own\n"), fflush(stdout);

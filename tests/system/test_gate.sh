@@ -297,6 +297,17 @@ like 'both libraries are in gate.json' "$(grep '"file"' "$json" | tr -d '\n')" '
 H3_WRONG=adaln_projection:prints:forward gate wrong ${allow[@]+"${allow[@]}"}
 like 'an operator that prints changes no verdict' "$rc $(last)" '^0 (VALID|PARTIAL)'
 
+# A library that is built anew meanwhile, and one that another rank has from elsewhere. A byte behind the end of the file changes nothing but its hash.
+mkdir "$work/copy"
+cp "$lib"/*.so "$build/tests/libwrong.so" "$work/copy"
+H3_LIB=$work/copy H3_WRONG=norm1:rebuilt H3_WRONG_FILE=$work/copy/libwrong.so gate wrong ${allow[@]+"${allow[@]}"}
+is 'a library that changes while the gate runs' "$rc $out" \
+    '3 h3_candidate_gate: an operator library has changed while the gate ran: its second process loaded another file; run h3_candidate_gate again'
+of_rank=("$bin/h3_candidate_gate" --plan "$work/wrong.json" --run "$work/wrong" ${allow[@]+"${allow[@]}"})
+out=$(env -u OMPI_MCA_btl mpirun -q --oversubscribe -n 1 "${of_rank[@]}" : -n 1 env H3_LIB="$work/copy" "${of_rank[@]}" 2>&1)
+is 'a library that another rank has otherwise' "$? $out" \
+    '3 h3_candidate_gate: rank 1: an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again'
+
 # last_words NODE:MUTATION LINE: exit code 4, one line, no gate.json
 last_words() {
     H3_WRONG=$1 gate wrong ${allow[@]+"${allow[@]}"}
