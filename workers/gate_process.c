@@ -24,23 +24,23 @@ extern char **environ;
 /* What was loaded: one hash a line, the provider's first. */
 typedef char library_hashes[(H3_MAX_LIBRARIES + 1) * (H3_SHA256_HEX + 1) + 1];
 
-static void spell_libraries(library_hashes out, const h3_gate *gate)
+static void spell_libraries(library_hashes out, const h3_library *provider, const h3_bindings *candidate)
 {
-    size_t length = (size_t)snprintf(out, sizeof(library_hashes), "%s\n", gate->provider->sha256);
-    for (int32_t i = 0; i < gate->candidate->library_count; i++)
-        length += (size_t)snprintf(out + length, sizeof(library_hashes) - length, "%s\n", gate->candidate->libraries[i].sha256);
+    size_t length = (size_t)snprintf(out, sizeof(library_hashes), "%s\n", provider->sha256);
+    for (int32_t i = 0; i < candidate->library_count; i++)
+        length += (size_t)snprintf(out + length, sizeof(library_hashes) - length, "%s\n", candidate->libraries[i].sha256);
 }
 
-h3_status h3_gate_same_libraries(const h3_gate *gate)
+h3_status h3_gate_same_libraries(h3_ranks *ranks, const h3_library *provider, const h3_bindings *candidate)
 {
     library_hashes mine;
-    spell_libraries(mine, gate);
+    spell_libraries(mine, provider, candidate);
     void *data = mine;
     size_t size = strlen(mine) + 1;
-    H3_TRY(h3_ranks_broadcast(gate->ranks, 0, &data, &size));
+    H3_TRY(h3_ranks_broadcast(ranks, 0, &data, &size));
     int same = size == strlen(mine) + 1 && memcmp(data, mine, size) == 0;
     if (data != mine) free(data);
-    return h3_ranks_agree(gate->ranks, same ? H3_OK : h3_error(H3_INTEGRITY, "an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again"));
+    return h3_ranks_agree(ranks, same ? H3_OK : h3_error(H3_INTEGRITY, "an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again"));
 }
 
 static h3_status wait_for(h3_gate *gate, pid_t child, double limit)
@@ -126,7 +126,7 @@ static h3_status replay_in(h3_gate *gate, const h3_args *args, h3_layout_record 
     const char *busy = strstr(theirs, BUSY);
     if (busy != NULL) gate->second_process += strtod(busy + strlen(BUSY), NULL);
     library_hashes libraries;
-    spell_libraries(libraries, gate);
+    spell_libraries(libraries, gate->provider, gate->candidate);
     if (strstr(theirs, libraries) == NULL) {
         free(theirs);
         return h3_error(H3_INTEGRITY, "an operator library has changed while the gate ran: its second process loaded another file; run h3_candidate_gate again");
@@ -177,7 +177,7 @@ static h3_status replay_layouts(h3_gate *gate, int rank, int ranks, FILE *output
     h3_device_work work;
     H3_TRY(gate->device->span_take(&work));
     library_hashes libraries;
-    spell_libraries(libraries, gate);
+    spell_libraries(libraries, gate->provider, gate->candidate);
     fprintf(output, "%s" BUSY "%a\n%s", gate->digests != NULL ? gate->digests : "", work.busy, libraries);
     return fflush(output) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process cannot write its digests: %s", strerror(errno));
 }

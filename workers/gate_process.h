@@ -11,7 +11,7 @@
 h3_status h3_gate_second_process(h3_gate *gate, const h3_args *args, h3_layout_record *layouts, int rank, int ranks, double seconds);
 
 /* Collective: every rank has loaded the very files that rank 0 has. */
-h3_status h3_gate_same_libraries(const h3_gate *gate);
+h3_status h3_gate_same_libraries(h3_ranks *ranks, const h3_library *provider, const h3_bindings *candidate);
 
 /* What that process does (--internal-replay "RANK/RANKS"): prints digest lines and the libraries' hashes on stdout. */
 h3_status h3_gate_replay(const h3_args *args);

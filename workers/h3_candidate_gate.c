@@ -394,6 +394,7 @@ static h3_status run_gate(gate_stage *g)
     g->result.only = s->args.only;
     g->result.allow_dirty = s->args.allow_dirty;
     H3_TRY(h3_ranks_agree(&s->ranks, check_build(g)));
+    H3_TRY(h3_gate_same_libraries(&s->ranks, &s->provider, &g->candidate)); /* else one section more may run here than there */
     int built = g->result.section[H3_SECTION_BUILD] == H3_SECTION_PASSED;
     if (built) H3_TRY(h3_ranks_agree(&s->ranks, check_hashes(g)));
     H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_run_begin(&s->run) : H3_OK)); /* nothing moves before all is verified */
@@ -401,7 +402,6 @@ static h3_status run_gate(gate_stage *g)
         g->result.layout_count = s->plan.layout_count;
         g->gate = (h3_gate){.ranks = &s->ranks, .plan = &s->plan, .weights = s->weights, .device = s->device, .device_kind = s->device->kind,
                             .provider = &s->provider, .candidate = &g->candidate, .manifest = &g->manifest, .thresholds = &g->thresholds, .run_folder = s->args.run, .only = s->args.only};
-        H3_TRY(h3_gate_same_libraries(&g->gate));
         H3_TRY(h3_stage_measure(s));
         H3_TRY(check_block0(g));
         H3_TRY(check_full(g));

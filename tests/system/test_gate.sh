@@ -307,6 +307,10 @@ of_rank=("$bin/h3_candidate_gate" --plan "$work/wrong.json" --run "$work/wrong" 
 out=$(env -u OMPI_MCA_btl mpirun -q --oversubscribe -n 1 "${of_rank[@]}" : -n 1 env H3_LIB="$work/copy" "${of_rank[@]}" 2>&1)
 is 'a library that another rank has otherwise' "$? $out" \
     '3 h3_candidate_gate: rank 1: an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again'
+rm "$work/copy/libwrong.so"
+out=$(env -u OMPI_MCA_btl timeout 60 mpirun -q --oversubscribe -n 1 "${of_rank[@]}" : -n 1 env H3_LIB="$work/copy" "${of_rank[@]}" 2>&1)
+is 'a library that another rank does not have' "$? $out" \
+    '3 h3_candidate_gate: rank 1: an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again'
 
 # last_words NODE:MUTATION LINE: exit code 4, one line, no gate.json
 last_words() {
