@@ -82,14 +82,13 @@ static void release_guarded(void *data)
 
 void h3_gate_guard_open(h3_gate_guard *guard, h3_engine *engine)
 {
-    *guard = (h3_gate_guard){engine, engine->device, *engine->device, engine->workspace, engine->workspace_bytes};
+    h3_engine_free(engine); /* the workspace: a new one will be of the size that is planned */
+    *guard = (h3_gate_guard){engine, engine->device, *engine->device};
     guard->device.allocate = allocate_guarded;
     guard->device.release = release_guarded;
     memory.plain = engine->device;
     memory.count = 0;
     engine->device = &guard->device;
-    engine->workspace = NULL; /* a new one, of the size that is planned */
-    engine->workspace_bytes = 0;
 }
 
 static h3_status is_spoiled(int *spoiled, const char *behind)
@@ -123,7 +122,5 @@ h3_status h3_gate_guard_close(h3_gate_guard *guard, const h3_node_result *result
     }
     h3_engine_free(guard->engine);
     guard->engine->device = guard->plain;
-    guard->engine->workspace = guard->workspace;
-    guard->engine->workspace_bytes = guard->workspace_bytes;
     return status;
 }

@@ -68,8 +68,6 @@ typedef struct h3_gate_guard {
     h3_engine *engine;
     const h3_device *plain;
     h3_device device;
-    void *workspace; /* the engine's, of before */
-    size_t workspace_bytes;
 } h3_gate_guard;
 void h3_gate_guard_open(h3_gate_guard *guard, h3_engine *engine);
 /* *spoiled names what of `result` has something written behind its end; NULL when nothing has. */
