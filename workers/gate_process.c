@@ -19,7 +19,29 @@
 
 extern char **environ;
 
-#define BUSY "\nbusy " /* behind the digests: seconds, for dist/meter.h */
+#define BUSY "\nbusy " /* behind the digests: seconds, for dist/meter.h; then what was loaded */
+
+/* What was loaded: one hash a line, the provider's first. */
+typedef char library_hashes[(H3_MAX_LIBRARIES + 1) * (H3_SHA256_HEX + 1) + 1];
+
+static void spell_libraries(library_hashes out, const h3_library *provider, const h3_bindings *candidate)
+{
+    size_t length = (size_t)snprintf(out, sizeof(library_hashes), "%s\n", provider->sha256);
+    for (int32_t i = 0; i < candidate->library_count; i++)
+        length += (size_t)snprintf(out + length, sizeof(library_hashes) - length, "%s\n", candidate->libraries[i].sha256);
+}
+
+h3_status h3_gate_same_libraries(h3_ranks *ranks, const h3_library *provider, const h3_bindings *candidate)
+{
+    library_hashes mine;
+    spell_libraries(mine, provider, candidate);
+    void *data = mine;
+    size_t size = strlen(mine) + 1;
+    H3_TRY(h3_ranks_broadcast(ranks, 0, &data, &size));
+    int same = size == strlen(mine) + 1 && memcmp(data, mine, size) == 0;
+    if (data != mine) free(data);
+    return h3_ranks_agree(ranks, same ? H3_OK : h3_error(H3_INTEGRITY, "an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again"));
+}
 
 static h3_status wait_for(h3_gate *gate, pid_t child, double limit)
 {
@@ -103,6 +125,12 @@ static h3_status replay_in(h3_gate *gate, const h3_args *args, h3_layout_record 
     H3_TRY(h3_file_read(&theirs, &size, output, (size_t)1 << 28, H3_ENVIRONMENT));
     const char *busy = strstr(theirs, BUSY);
     if (busy != NULL) gate->second_process += strtod(busy + strlen(BUSY), NULL);
+    library_hashes libraries;
+    spell_libraries(libraries, gate->provider, gate->candidate);
+    if (strstr(theirs, libraries) == NULL) {
+        free(theirs);
+        return h3_error(H3_INTEGRITY, "an operator library has changed while the gate ran: its second process loaded another file; run h3_candidate_gate again");
+    }
     char *mine = strdup(gate->digests);
     if (mine != NULL) compare_lines(gate, mine, theirs, layouts);
     free(mine);
@@ -134,14 +162,24 @@ static h3_status read_manifest(const h3_args *args, h3_manifest *manifest)
     return status;
 }
 
-static h3_status replay_layouts(h3_gate *gate, int rank, int ranks)
+/* The parent reads what comes out of stdout; what an operator prints there goes to stderr instead. */
+static h3_status own_output(FILE **out)
+{
+    int output = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    *out = output >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? fdopen(output, "w") : NULL;
+    return *out != NULL ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process has no output for its digests: %s", strerror(errno));
+}
+
+static h3_status replay_layouts(h3_gate *gate, int rank, int ranks, FILE *output)
 {
     for (size_t l = 0; l < gate->plan->layout_count; l++)
         if ((int)(l % (size_t)ranks) == rank) H3_TRY(h3_gate_block0_digests(gate, &gate->plan->layouts[l]));
     h3_device_work work;
     H3_TRY(gate->device->span_take(&work));
-    printf("%s" BUSY "%a\n", gate->digests != NULL ? gate->digests : "", work.busy);
-    return fflush(stdout) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process cannot write its digests: %s", strerror(errno));
+    library_hashes libraries;
+    spell_libraries(libraries, gate->provider, gate->candidate);
+    fprintf(output, "%s" BUSY "%a\n%s", gate->digests != NULL ? gate->digests : "", work.busy, libraries);
+    return fflush(output) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process cannot write its digests: %s", strerror(errno));
 }
 
 h3_status h3_gate_replay(const h3_args *args)
@@ -152,11 +190,13 @@ h3_status h3_gate_replay(const h3_args *args)
     h3_bindings candidate = {0};
     h3_manifest manifest = {0};
     h3_gate gate = {.plan = &plan, .provider = &provider, .candidate = &candidate, .manifest = &manifest, .run_folder = args->run};
+    FILE *output = NULL;
     int rank, ranks;
     h3_status status;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing is left behind when the gate itself is ended */
     if (args->plan == NULL || args->run == NULL || sscanf(args->internal, "%d/%d", &rank, &ranks) != 2 || rank < 0 || ranks < 1)
         return h3_error(H3_USAGE, "--internal-replay is for the gate itself");
+    H3_GOTO(own_output(&output), done);
     H3_GOTO(h3_plan_read(&plan, args->plan), done);
     h3_plan_for_device(&plan, h3_stage_device_name(args));
     if (args->checkpoint != NULL) H3_GOTO(h3_plan_use_checkpoint(&plan, args->checkpoint), done);
@@ -170,8 +210,9 @@ h3_status h3_gate_replay(const h3_args *args)
     H3_GOTO(read_manifest(args, &manifest), done);
     H3_GOTO(h3_inputs_block(&manifest, weights, 0), done);
     gate.weights = weights;
-    status = replay_layouts(&gate, rank, ranks);
+    status = replay_layouts(&gate, rank, ranks, output);
 done:
+    if (output != NULL) fclose(output);
     free(gate.digests);
     h3_bindings_close(&candidate);
     h3_library_close(&provider);

@@ -108,16 +108,22 @@ static h3_status replay_case(const h3_args *args)
 static h3_status check_build(gate_stage *g)
 {
     h3_stage *s = g->stage;
+    const char *dirty = "";
     int64_t count;
     h3_error(H3_OK, "%s", "");
     h3_status status = h3_bindings_open_available(&g->candidate, s->plan.candidate, s->plan.path);
     if (status != H3_OK && status != H3_FAILED) return status;
     H3_TRY(h3_bindings_require(&g->candidate, s->device->kind));
     g->result.section[H3_SECTION_BUILD] = H3_SECTION_PASSED;
-    for (int32_t i = 0; i < g->candidate.library_count; i++) g->result.dirty |= (g->candidate.libraries[i].table->build & H3_BUILD_DIRTY) != 0;
+    for (int32_t i = g->candidate.library_count - 1; i >= 0; i--) {
+        if ((g->candidate.libraries[i].table->build & H3_BUILD_DIRTY) == 0) continue;
+        g->result.dirty = 1;
+        const char *slash = strrchr(g->candidate.libraries[i].path, '/');
+        dirty = slash != NULL ? slash + 1 : g->candidate.libraries[i].path;
+    }
     if (h3_error_text()[0] != 0) snprintf(g->result.build_problem, sizeof g->result.build_problem, "%.1000s", h3_error_text());
     else if (g->result.dirty && !s->args.allow_dirty)
-        snprintf(g->result.build_problem, sizeof g->result.build_problem, "a candidate library was built from uncommitted sources; commit and rebuild, or use --allow-dirty");
+        snprintf(g->result.build_problem, sizeof g->result.build_problem, "operator library %.200s was built from uncommitted sources; commit and rebuild, or use --allow-dirty", dirty);
     if (g->result.build_problem[0] != 0) g->result.section[H3_SECTION_BUILD] = H3_SECTION_FAILED;
     return g->result.build_problem[0] != 0 ? H3_OK : list_checks(&s->plan, &g->candidate, s->device->kind, s->args.only, 0, &count);
 }
@@ -388,6 +394,7 @@ static h3_status run_gate(gate_stage *g)
     g->result.only = s->args.only;
     g->result.allow_dirty = s->args.allow_dirty;
     H3_TRY(h3_ranks_agree(&s->ranks, check_build(g)));
+    H3_TRY(h3_gate_same_libraries(&s->ranks, &s->provider, &g->candidate)); /* else one section more may run here than there */
     int built = g->result.section[H3_SECTION_BUILD] == H3_SECTION_PASSED;
     if (built) H3_TRY(h3_ranks_agree(&s->ranks, check_hashes(g)));
     H3_TRY(h3_ranks_agree(&s->ranks, s->ranks.rank == 0 ? h3_run_begin(&s->run) : H3_OK)); /* nothing moves before all is verified */

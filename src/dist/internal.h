@@ -70,7 +70,14 @@ void h3_watchdog_leave(struct h3_watchdog *dog);
 void h3_watchdog_poll_nccl(struct h3_watchdog *dog, struct h3_nccl *nccl);
 /* All ranks are known to be here: says good-bye to the neighbours, waits for theirs, ends the thread. */
 void h3_watchdog_close(h3_ranks *ranks);
+/* Where the main thread was last, in words; for signal handlers. */
+void h3_watchdog_place(const struct h3_watchdog *dog, char out[200]);
 /* The watchdog's own communicator, for the barrier before closing it. */
 MPI_Comm h3_watchdog_comm(const struct h3_watchdog *dog);
+
+/* From open to close a crash of this process, and a call of exit(), are said in one line with the last known place; the exit code is then 4. After MPI has
+ * started, which has handlers of its own. Once a process. */
+void h3_last_words_open(const h3_ranks *ranks);
+void h3_last_words_close(void);
 
 #endif

@@ -80,6 +80,7 @@ static atomic_flag ending = ATOMIC_FLAG_INIT; /* the first thread to come here e
 int h3_ranks_give_way(int code)
 {
     if (atomic_flag_test_and_set(&ending)) return 0;
+    h3_last_words_close();
     guard(2 * ABORT_SECONDS, code);
     return 1;
 }
@@ -90,6 +91,7 @@ void h3_ranks_end_job(int code, const char *program, const char *message)
     int count = 1;
     if (atomic_flag_test_and_set(&ending))
         for (;;) pause();
+    h3_last_words_close();
     guard(ABORT_SECONDS, code);
     int length = snprintf(line, sizeof line, "%s: %s\n", program, message);
     /* write, not stdio: a thread that hangs may hold stdio's lock. */
@@ -186,6 +188,7 @@ h3_status h3_ranks_start(h3_ranks *ranks, int *argc, char ***argv, double watchd
     H3_GOTO(start_mpi(ranks, argc, argv), failed);
     H3_GOTO(h3_outbox_open(ranks), failed);
     H3_GOTO(h3_watchdog_open(ranks), failed);
+    h3_last_words_open(ranks);
     h3_log_enable(ranks->rank == 0);
     return H3_OK;
 failed:
@@ -209,6 +212,7 @@ void h3_ranks_finish(h3_ranks *ranks)
 {
     if (ranks->dog == NULL) return;
     if (settle(ranks) != H3_OK) h3_ranks_end_job(H3_ENVIRONMENT, program_invocation_short_name, h3_error_text());
+    h3_last_words_close();
     h3_watchdog_close(ranks);
     h3_nccl_free(ranks);
     h3_outbox_free(ranks);

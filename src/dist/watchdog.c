@@ -105,6 +105,9 @@ static void spell_place(char out[200], const h3_place *place)
     else snprintf(out, 200, "%s%s", place->where, block);
 }
 
+/* Without the lock, which the thread that was interrupted may hold. */
+void h3_watchdog_place(const struct h3_watchdog *dog, char out[200]) { spell_place(out, &dog->place); }
+
 static void end_job(const char *message) { h3_ranks_end_job(H3_ENVIRONMENT, program_invocation_short_name, message); }
 
 static void must(const struct h3_watchdog *dog, int code, int peer)

@@ -19,13 +19,14 @@ h3_call h3_engine_new_call(const h3_engine *engine)
     return (h3_call){.size = sizeof(h3_call), .device = engine->device->kind, .device_index = engine->device->index, .stream = engine->device->stream};
 }
 
-static h3_status need_workspace(h3_engine *engine, size_t bytes)
+static h3_status need_workspace(h3_engine *engine, const h3_operator *op, size_t bytes)
 {
     if (bytes <= engine->workspace_bytes) return H3_OK;
     if (engine->workspace != NULL) engine->device->release(engine->workspace);
     engine->workspace = NULL;
     engine->workspace_bytes = 0;
-    H3_TRY(engine->device->allocate(&engine->workspace, bytes));
+    h3_status status = engine->device->allocate(&engine->workspace, bytes);
+    if (status != H3_OK) return h3_error_context(status, "the workspace that operator %s plans", op->name);
     engine->workspace_bytes = bytes;
     return H3_OK;
 }
@@ -46,12 +47,20 @@ static h3_status guarded(const h3_engine *engine, const h3_operator *op, h3_call
     return H3_OK;
 }
 
+static h3_status check_saved(const h3_operator *op, const h3_tensor *saved)
+{
+    int possible = h3_dtype_size(saved->dtype) > 0 && saved->rank >= 1 && saved->rank <= H3_MAX_RANK;
+    for (int32_t i = 0; possible && i < saved->rank; i++) possible = saved->shape[i] >= 1;
+    return possible ? H3_OK : h3_error(H3_FAILED, "operator %s plans a saved tensor without a possible type and shape; set dtype, rank and shape", op->name);
+}
+
 h3_status h3_engine_plan(h3_engine *engine, const h3_operator *op, h3_call *call, h3_call_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
     H3_TRY(guarded(engine, op, call, plan, NULL, "plan"));
     if (plan->saved_count < 0 || plan->saved_count > H3_MAX_SAVED)
         return h3_error(H3_FAILED, "operator %s plans %d saved tensors; at most %d are possible", op->name, plan->saved_count, H3_MAX_SAVED);
+    for (int i = 0; i < plan->saved_count; i++) H3_TRY(check_saved(op, &plan->saved[i]));
     return H3_OK;
 }
 
@@ -61,7 +70,7 @@ h3_status h3_engine_call(h3_engine *engine, const h3_operator *op, h3_call *call
     if (engine->beat != NULL) engine->beat(engine->beat_user, op->node, engine->beat_block);
     if (direction == H3_BACKWARD && op->backward == NULL) return h3_error(H3_FAILED, "operator %s has no backward", op->name);
     H3_TRY(h3_engine_plan(engine, op, call, &plan));
-    H3_TRY(need_workspace(engine, direction == H3_FORWARD ? plan.forward_workspace : plan.backward_workspace));
+    H3_TRY(need_workspace(engine, op, direction == H3_FORWARD ? plan.forward_workspace : plan.backward_workspace));
     call->workspace = engine->workspace;
     call->workspace_bytes = engine->workspace_bytes;
     memset(&call->report, 0, sizeof call->report);

@@ -69,7 +69,8 @@ static h3_status resolve(char out[H3_PATH_MAX], const char *path)
 
 static h3_status check_operator(const h3_operator *op, const char *path, uint32_t index)
 {
-    if (op->node == NULL || op->name == NULL || op->row == NULL || op->label == NULL || op->contract == NULL || op->plan == NULL || op->forward == NULL)
+    if (op->node == NULL || op->name == NULL || op->row == NULL || op->label == NULL || op->contract == NULL || op->plan == NULL || op->forward == NULL || op->node[0] == 0 ||
+        op->name[0] == 0 || op->row[0] == 0 || op->contract[0] == 0)
         return h3_error(H3_USAGE, "operator library %s: operator %u is incomplete; fill every field of h3_operator", path, index);
     if (strcmp(op->label, "row") != 0 && strcmp(op->label, "interim") != 0 && strcmp(op->label, "reference") != 0)
         return h3_error(H3_USAGE, "operator library %s: operator %s has label \"%s\"; use row, interim or reference", path, op->name, op->label);

@@ -52,18 +52,26 @@ void h3_gate_block_free(h3_gate_block *block);
 int32_t h3_gate_first_failing(const h3_layout_record *record);
 int h3_gate_has_node(const h3_gate_block *block, int32_t node);
 
-/* Copies of what one node's calls read. */
-enum { H3_GATE_INPUTS = H3_MAX_IN + 2 + H3_ROW_GRADS };
+/* Copies of what one node's calls read; with `forward`, what forward made and backward reads as well. */
+enum { H3_GATE_INPUTS = H3_MAX_IN + 2 + H3_ROW_GRADS + 1 + H3_MAX_SAVED };
 typedef struct h3_gate_snapshot {
     const h3_device *device;
     int count;
     h3_tensor originals[H3_GATE_INPUTS], copies[H3_GATE_INPUTS];
 } h3_gate_snapshot;
-h3_status h3_gate_snapshot_take(h3_gate_snapshot *out, const h3_gate_block *block, int32_t node);
+h3_status h3_gate_snapshot_take(h3_gate_snapshot *out, const h3_gate_block *block, const h3_node_result *forward, int32_t node);
 /* Puts back what was changed since, and releases the copies; *written is 1 when something was. */
 h3_status h3_gate_snapshot_restore(h3_gate_snapshot *snapshot, int *written);
-/* A device, with new tensors full of NaNs; one at a time. */
-const h3_device *h3_gate_nan_device(const h3_device *device);
+
+/* While it is open, what the engine's calls make is full of NaNs and has a band behind it; one at a time. Tensors made meanwhile outlive it. */
+typedef struct h3_gate_guard {
+    h3_engine *engine;
+    const h3_device *plain;
+    h3_device device;
+} h3_gate_guard;
+void h3_gate_guard_open(h3_gate_guard *guard, h3_engine *engine);
+/* *spoiled names what of `result` has something written behind its end; NULL when nothing has. */
+h3_status h3_gate_guard_close(h3_gate_guard *guard, const h3_node_result *result, const char **spoiled);
 
 /* Adds digest lines of a walk. */
 h3_status h3_gate_add_digests(h3_gate_block *block, const char *where, const h3_block_state *state);

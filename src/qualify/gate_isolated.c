@@ -31,7 +31,7 @@ static h3_status call_node(h3_gate_block *block, h3_block_state *state, int32_t 
 {
     h3_gate_snapshot snapshot;
     int written;
-    H3_TRY(h3_gate_snapshot_take(&snapshot, block, node));
+    H3_TRY(h3_gate_snapshot_take(&snapshot, block, direction == H3_BACKWARD ? &state->node[node] : NULL, node));
     h3_status status = call_operator(block, state, node, direction);
     H3_TRY(h3_gate_snapshot_restore(&snapshot, &written));
     H3_TRY(status);
@@ -62,66 +62,6 @@ static void check_execution(h3_gate_block *block, int32_t node, h3_direction dir
     h3_cell_pass(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION));
 }
 
-static h3_status compare_repeat(h3_gate_block *block, h3_cell *cell, const h3_tensor *first, const h3_tensor *second, const char *name)
-{
-    int equal;
-    if (first->data == NULL) return H3_OK;
-    H3_TRY(h3_device_equal(&equal, block->engine.device, first, second));
-    if (!equal) h3_cell_fail(cell, name);
-    return H3_OK;
-}
-
-static h3_status check_repeat(h3_gate_block *block, int32_t node, h3_direction direction)
-{
-    const h3_tensor *first;
-    const char *name;
-    const h3_node_result *isolated = &block->isolated.node[node], *repeat = &block->repeat.node[node];
-    h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_REPEAT);
-    if (cell == NULL || block->unusable[direction][node]) return H3_OK;
-    for (int i = 0; (first = h3_gate_product(isolated, direction, i, &name)) != NULL; i++)
-        H3_TRY(compare_repeat(block, cell, first, h3_gate_product(repeat, direction, i, &name), name));
-    for (int i = 0; direction == H3_FORWARD && i < H3_MAX_SAVED; i++)
-        H3_TRY(compare_repeat(block, cell, &isolated->saved[i], &repeat->saved[i], "saved tensor"));
-    h3_cell_pass(cell);
-    return H3_OK;
-}
-
-/* Attention's tensors share one q over a head vector. */
-static int64_t group_of(const h3_gate_block *block, int32_t node) { return node == H3_NODE_ATTENTION ? block->engine.config->attention_head_dim : 1; }
-
-/* One tensor of the candidate (x), the provider (p) and the isolated golden (g), all on the device. */
-static h3_status note_figures(h3_gate_block *block, int32_t node, h3_direction direction, const char *name, const h3_tensor *x, const h3_tensor *p,
-                              const h3_tensor *g)
-{
-    h3_figures candidate, provider;
-    int equal;
-    const h3_device *device = block->engine.device;
-    int64_t rows = h3_gate_product_rows(g, name, node), group = group_of(block, node);
-    H3_TRY(h3_figures_on(&candidate, device, x, g, rows, group));
-    H3_TRY(h3_figures_on(&provider, device, p, g, rows, group));
-    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_ERROR), candidate.error, h3_isolated_error_bound(&provider), provider.error, name);
-    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_BIAS), fabs(candidate.bias), h3_isolated_bias_bound(&provider), provider.bias, name);
-    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_WORST_ROW), candidate.worst_row, h3_isolated_worst_bound(&provider), provider.worst_row, name);
-    H3_TRY(h3_device_equal(&equal, device, x, p));
-    if (!equal) block->record->node[node].isolated_drift[direction] = 1;
-    return H3_OK;
-}
-
-static h3_status check_figures(h3_gate_block *block, int32_t node, h3_direction direction)
-{
-    const h3_tensor *golden;
-    const char *name;
-    const h3_node_result *candidate = &block->isolated.node[node], *provider = &block->provider_isolated.node[node];
-    if (block->unusable[direction][node]) return H3_OK;
-    for (int i = 0; (golden = h3_gate_product(&block->golden_isolated.node[node], direction, i, &name)) != NULL; i++) {
-        if (golden->data == NULL) continue;
-        const h3_tensor *x = h3_gate_product(candidate, direction, i, &name), *p = h3_gate_product(provider, direction, i, &name);
-        H3_TRY(note_figures(block, node, direction, name, x, p, golden));
-    }
-    block->record->node[node].isolated_ran[direction] = 1;
-    return H3_OK;
-}
-
 /* Element i of a node's tensor, in words: packed row, head and channel where there are heads. */
 static void place_in_words(char out[96], const h3_tensor *tensor, int64_t index)
 {
@@ -145,6 +85,87 @@ static h3_status difference_between(h3_difference *out, const h3_device *device,
     }
     h3_device_return(&x, device);
     return status;
+}
+
+/* `first` is what the operator made on the same inputs before; `when` says when it made `second`. */
+static h3_status compare_again(h3_gate_block *block, h3_cell *cell, const h3_tensor *first, const h3_tensor *second, const char *name, const char *when)
+{
+    const h3_device *device = block->engine.device;
+    h3_difference difference;
+    char place[96], text[200];
+    int equal;
+    if (first->data == NULL) return H3_OK;
+    H3_TRY(h3_device_equal(&equal, device, first, second));
+    if (equal) return H3_OK;
+    snprintf(text, sizeof text, "%s: other bytes %s", name, when);
+    if ((first->dtype == H3_BF16 || first->dtype == H3_F32) && h3_tensor_bytes(first) == h3_tensor_bytes(second)) {
+        H3_TRY(difference_between(&difference, device, first, second));
+        place_in_words(place, first, difference.first);
+        snprintf(text, sizeof text, "%s: other bytes %s, first at %s", name, when, place);
+    }
+    h3_cell_fail(cell, text);
+    return H3_OK;
+}
+
+static h3_status compare_products(h3_gate_block *block, h3_cell *cell, const h3_node_result *first, const h3_node_result *second, h3_direction direction,
+                                  const char *when)
+{
+    const h3_tensor *tensor;
+    const char *name;
+    for (int i = 0; (tensor = h3_gate_product(first, direction, i, &name)) != NULL; i++)
+        H3_TRY(compare_again(block, cell, tensor, h3_gate_product(second, direction, i, &name), name, when));
+    return H3_OK;
+}
+
+static h3_status check_repeat(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    static const char when[] = "a second time";
+    const h3_node_result *isolated = &block->isolated.node[node], *repeat = &block->repeat.node[node];
+    h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_REPEAT);
+    if (cell == NULL || block->unusable[direction][node]) return H3_OK;
+    H3_TRY(compare_products(block, cell, isolated, repeat, direction, when));
+    for (int i = 0; direction == H3_FORWARD && i < H3_MAX_SAVED; i++)
+        H3_TRY(compare_again(block, cell, &isolated->saved[i], &repeat->saved[i], "saved tensor", when));
+    h3_cell_pass(cell);
+    return H3_OK;
+}
+
+/* Attention's tensors share one q over a head vector. */
+static int64_t group_of(const h3_gate_block *block, int32_t node) { return node == H3_NODE_ATTENTION ? block->engine.config->attention_head_dim : 1; }
+
+/* One tensor of the candidate (x), the provider (p) and the isolated golden (g), all on the device. */
+static h3_status note_figures(h3_gate_block *block, int32_t node, h3_direction direction, const char *name, const h3_tensor *x, const h3_tensor *p,
+                              const h3_tensor *g)
+{
+    h3_figures candidate, provider;
+    int equal;
+    char row[60];
+    const h3_device *device = block->engine.device;
+    int64_t rows = h3_gate_product_rows(g, name, node), group = group_of(block, node);
+    H3_TRY(h3_figures_on(&candidate, device, x, g, rows, group));
+    H3_TRY(h3_figures_on(&provider, device, p, g, rows, group));
+    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_ERROR), candidate.error, h3_isolated_error_bound(&provider), provider.error, name);
+    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_BIAS), fabs(candidate.bias), h3_isolated_bias_bound(&provider), provider.bias, name);
+    snprintf(row, sizeof row, "%s row %lld", name, (long long)candidate.worst_index);
+    h3_cell_note(h3_gate_cell(block, node, direction, H3_CHECK_WORST_ROW), candidate.worst_row, h3_isolated_worst_bound(&provider), provider.worst_row, row);
+    H3_TRY(h3_device_equal(&equal, device, x, p));
+    if (!equal) block->record->node[node].isolated_drift[direction] = 1;
+    return H3_OK;
+}
+
+static h3_status check_figures(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_tensor *golden;
+    const char *name;
+    const h3_node_result *candidate = &block->isolated.node[node], *provider = &block->provider_isolated.node[node];
+    if (block->unusable[direction][node]) return H3_OK;
+    for (int i = 0; (golden = h3_gate_product(&block->golden_isolated.node[node], direction, i, &name)) != NULL; i++) {
+        if (golden->data == NULL) continue;
+        const h3_tensor *x = h3_gate_product(candidate, direction, i, &name), *p = h3_gate_product(provider, direction, i, &name);
+        H3_TRY(note_figures(block, node, direction, name, x, p, golden));
+    }
+    block->record->node[node].isolated_ran[direction] = 1;
+    return H3_OK;
 }
 
 static h3_status check_promise(h3_gate_block *block, int32_t node)
@@ -171,14 +192,26 @@ static h3_status check_promise(h3_gate_block *block, int32_t node)
     return H3_OK;
 }
 
+/* Ends a guarded call of a candidate node. */
+static h3_status close_guard(h3_gate_block *block, h3_gate_guard *guard, const h3_node_result *result, int32_t node, h3_direction direction, const char *where)
+{
+    const char *spoiled;
+    char text[200];
+    H3_TRY(h3_gate_guard_close(guard, result, &spoiled));
+    if (spoiled == NULL) return H3_OK;
+    snprintf(text, sizeof text, "the operator writes behind the end of %s%.90s", spoiled, where);
+    h3_cell_fail(h3_gate_cell(block, node, direction, H3_CHECK_EXECUTION), text);
+    return H3_OK;
+}
+
 /* Again, into memory full of NaNs: what an operator leaves unwritten differs. */
 static h3_status repeat_node(h3_gate_block *block, int32_t node, h3_direction direction)
 {
-    const h3_device *device = block->engine.device;
-    block->engine.device = h3_gate_nan_device(device);
+    h3_gate_guard guard;
+    h3_gate_guard_open(&guard, &block->engine);
     h3_status status = call_node(block, &block->repeat, node, direction);
-    block->engine.device = device;
-    return status;
+    h3_status closed = close_guard(block, &guard, &block->repeat.node[node], node, direction, "");
+    return status != H3_OK ? status : closed;
 }
 
 h3_status h3_gate_isolated(h3_gate_block *block)
@@ -228,18 +261,21 @@ static h3_status run_variant_node(h3_gate_block *block, const h3_batch_variant *
     h3_status compared = H3_OK;
     for (int direction = 0; direction < 2 && compared == H3_OK; direction++) {
         h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_BATCH);
-        char text[200];
+        h3_gate_guard guard;
+        char text[200], where[100];
+        snprintf(where, sizeof where, " with %.78s", variant->name);
         if (direction == H3_BACKWARD && node == H3_NODE_ADALN) break;
+        h3_gate_guard_open(&guard, &block->engine);
         h3_status status = direction == H3_FORWARD ? h3_walk_node_forward(&walk, node) : h3_walk_node_backward(&walk, node);
+        compared = close_guard(block, &guard, &state.node[node], node, direction, where);
         if (is_lost(block, status)) compared = status;
         if (status != H3_OK) {
             snprintf(text, sizeof text, "fails with %.60s: %.120s", variant->name, h3_error_text());
             h3_cell_fail(cell, text);
             break;
         }
-        snprintf(text, sizeof text, " with %.78s", variant->name);
-        check_report(block, node, direction, &state.node[node], text);
-        compared = compare_rows(block, variant, &state.node[node], node, direction);
+        check_report(block, node, direction, &state.node[node], where);
+        if (compared == H3_OK) compared = compare_rows(block, variant, &state.node[node], node, direction);
     }
     h3_block_state_free(&state, block->engine.device);
     return compared;
@@ -265,14 +301,42 @@ static h3_status run_variant(h3_gate_block *block, const h3_batch_variant *varia
     return status;
 }
 
+/* Block 0's own inputs once more, after calls on others: an operator may use what it is given, and nothing that calls have left behind. */
+static h3_status once_more(h3_gate_block *block, int32_t node, h3_direction direction)
+{
+    const h3_device *device = block->engine.device;
+    const h3_node_result *first = &block->isolated.node[node];
+    h3_block_state state = {.batch = block->isolated.batch};
+    h3_walk walk = {&block->engine, block->gate->candidate->operators, &block->bf16, &state, &block->provider, NULL};
+    h3_node_result *again = &state.node[node];
+    h3_cell *cell = h3_gate_cell(block, node, direction, H3_CHECK_REPEAT);
+    h3_status status = direction == H3_BACKWARD ? h3_device_duplicate(&again->out, device, &first->out) : H3_OK;
+    for (int i = 0; i < H3_MAX_SAVED && status == H3_OK; i++)
+        if (direction == H3_BACKWARD && first->saved[i].data != NULL) status = h3_device_duplicate(&again->saved[i], device, &first->saved[i]);
+    if (status == H3_OK) {
+        status = direction == H3_FORWARD ? h3_walk_node_forward(&walk, node) : h3_walk_node_backward(&walk, node);
+        if (status == H3_OK) {
+            status = compare_products(block, cell, first, again, direction, "after calls on other inputs");
+        } else if (!is_lost(block, status)) {
+            h3_cell_fail(cell, h3_error_text());
+            status = H3_OK;
+        }
+    }
+    h3_block_state_free(&state, device);
+    return status;
+}
+
 h3_status h3_gate_batch(h3_gate_block *block)
 {
     h3_batch_variant variants[64];
     int count = h3_batch_variants(variants, 64, block->inputs.layout.rows);
     for (int i = 0; i < count; i++)
         for (int attention = 0; attention < 2; attention++) H3_TRY(run_variant(block, &variants[i], attention));
-    for (int32_t node = 0; node < H3_NODE_COUNT; node++)
-        for (int direction = 0; direction < 2; direction++)
-            if (wants_batch(block, node)) h3_cell_pass(h3_gate_cell(block, node, direction, H3_CHECK_BATCH));
+    for (int32_t node = 0; node < H3_NODE_COUNT; node++) {
+        if (!wants_batch(block, node)) continue;
+        for (int direction = 0; direction < 2; direction++) h3_cell_pass(h3_gate_cell(block, node, direction, H3_CHECK_BATCH));
+        H3_TRY(once_more(block, node, H3_BACKWARD)); /* first: the last forward was on other inputs */
+        H3_TRY(once_more(block, node, H3_FORWARD));
+    }
     return H3_OK;
 }

@@ -4,7 +4,7 @@
  *   fields     a table without a compiler    operator  an operator without forward   label     an unknown label
  *   flags      flags that name fast math     fast      the build bit of fast math    dirty     the build bit of a dirty tree
  *   load       flush-to-zero set at load     entry     flush-to-zero set by the entry point
- *   rounding   another rounding mode set at load
+ *   rounding   another rounding mode set at load                             contract  an operator without the name of a contract
  */
 #include <immintrin.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ const h3_operator_library *h3_operator_library_get(void)
 {
     static h3_operator op;
     static h3_operator_library library;
-    op = (h3_operator){.node = "norm1", .name = "broken_norm1", .row = "none", .label = is("label") ? "best" : "row", .contract = "none",
+    op = (h3_operator){.node = "norm1", .name = "broken_norm1", .row = "none", .label = is("label") ? "best" : "row", .contract = is("contract") ? "" : "none",
                        .plan = plan, .forward = is("operator") ? NULL : refuse, .backward = refuse};
     library = (h3_operator_library){.interface_version = H3_OPERATOR_INTERFACE + (is("interface") ? 1u : 0u),
                                     .size = (uint32_t)sizeof library - (is("size") ? 8u : 0u), .name = "h3_broken", .revision = "none",

@@ -7,7 +7,12 @@
  *   counter   a bit depends on the call's number        process   a bit depends on the process's number
  *   rows      a bit depends on the number of rows       unwritten the last element is not written
  *   fallback  says that a fallback ran       nameless  does not say what ran          refuses   returns an error
- *   ftz       leaves flush-to-zero set       input     writes into its input
+ *   ftz       leaves flush-to-zero set       input     writes into its input       given     backward writes into the forward's output
+ *   behind    writes behind the end          behind_odd   only where rows are odd  workspace writes behind its workspace
+ *   prints    says something on stdout (right) crashes  in its first call          leaves    ends the process with exit(0)
+ *   worn      a bit differs from the 20th call on
+ *   rebuilt   adds a byte to the file H3_WRONG_FILE, this library's own, in its first call
+ *   hidden    backward uses what the last forward left behind                      saved     plans a saved tensor of no type
  *   elsewhere   falls back where the weights are not those of the first call: in later blocks, which block 0's checks do not see
  *   elsewhere_nan   one element is a NaN there
  *   refuses_at   returns an error where H3_WRONG_AT="WEIGHT/ROWS ..." says: by the first half of its weights, in hex, and by its rows
@@ -73,6 +78,21 @@ static bool is_listed(const h3_call *call)
     return false;
 }
 
+static void change_own_file(void)
+{
+    static bool changed;
+    const char *path = getenv("H3_WRONG_FILE");
+    FILE *file = path != NULL && !changed ? fopen(path, "a") : NULL;
+    changed = true;
+    if (file != NULL) fputc(0, file), fclose(file);
+}
+
+/* Two bytes, which the C library's allocation has to spare. */
+__attribute__((no_sanitize("address"))) static void write_behind(uint16_t *end) { *end = 0x3f80; }
+
+static size_t workspace_planned;
+static int64_t rows_of_forward;
+
 static void spoil(h3_call *call, bool backward, int64_t number)
 {
     static uint16_t *previous;
@@ -84,7 +104,16 @@ static void spoil(h3_call *call, bool backward, int64_t number)
     if (is("counter")) data[count / 2] ^= (uint16_t)(number & 1);
     if (is("process")) data[(int64_t)getpid() % count] ^= 1;
     if (is("rows") && rows_of(&call->in[0]) % 31 == 2) data[count - 1] ^= 1;
+    if (is("worn")) data[count / 2] ^= number >= 20;
     if (is("input")) ((uint16_t *)call->in[0].data)[0] ^= 1;
+    if (is("rebuilt")) change_own_file();
+    if (is("crashes")) __builtin_trap();
+    if (is("leaves")) exit(0);
+    if (is("prints")) printf("a line of the operator's own\n"), fflush(stdout);
+    if (is("given")) ((uint16_t *)call->out.data)[0] ^= 1;
+    if (is("behind") || (is("behind_odd") && rows_of(&call->in[0]) % 2 == 1)) write_behind(data + count);
+    if (is("workspace")) write_behind((uint16_t *)((char *)call->workspace + workspace_planned));
+    if (is("hidden")) data[0] ^= rows_of(&call->in[0]) != rows_of_forward;
     if (is("stale")) {
         uint16_t *mine = malloc((size_t)count * sizeof *mine);
         memcpy(mine, data, (size_t)count * sizeof *mine);
@@ -95,12 +124,22 @@ static void spoil(h3_call *call, bool backward, int64_t number)
     }
 }
 
+/* The shipped operator's plan, and 16 bytes of workspace more than it needs. */
+static int plan(const h3_call *call, h3_call_plan *needs)
+{
+    if (shipped->plan(call, needs) != 0) return 1;
+    workspace_planned = needs->forward_workspace += 16;
+    if (is("saved")) needs->saved[needs->saved_count++] = (h3_tensor){.dtype = 99, .rank = 1, .shape = {4}};
+    return 0;
+}
+
 static int run(h3_call *call, bool backward)
 {
     static int64_t calls[2];
     const bool control = wrong.arithmetic == CONTROL, here = control || backward == (strcmp(wrong.direction, "backward") == 0);
     int (*right)(h3_call *) = backward ? shipped->backward : shipped->forward;
     const int64_t number = calls[backward]++;
+    if (!backward) rows_of_forward = rows_of(&call->in[0]);
     if (!here) return right(call);
     if (is("refuses") || (is("refuses_at") && is_listed(call))) {
         snprintf(call->message, sizeof call->message, "this one does not work");
@@ -159,6 +198,7 @@ const h3_operator_library *h3_operator_library_get(void)
         shipped = &from->operators[i];
         operators[i].forward = forward;
         operators[i].backward = backward;
+        if (is("workspace") || is("saved")) operators[i].plan = plan;
     }
     return shipped != NULL ? &library : NULL;
 }

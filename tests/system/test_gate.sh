@@ -53,7 +53,7 @@ gate shipped
 allow=()
 if [ "$(field dirty)" = true ]; then
     is 'a dirty candidate fails without --allow-dirty' "$rc $(last)" \
-        '1 INVALID  build: a candidate library was built from uncommitted sources; commit and rebuild, or use --allow-dirty'
+        '1 INVALID  build: operator library libh3_candidate_cpu.so was built from uncommitted sources; commit and rebuild, or use --allow-dirty'
     allow=(--allow-dirty)
     gate shipped "${allow[@]}"
     like 'with --allow-dirty it is PARTIAL' "$rc $(last)" '^0 PARTIAL .*a dirty library was allowed'
@@ -207,6 +207,12 @@ k_proj ftz forward execution
 residual_mlp ftz backward execution
 v_proj input forward execution
 attention input backward execution
+o_proj given backward execution
+norm1 behind forward execution
+attention behind backward execution
+residual_mlp behind backward execution
+k_proj workspace forward execution
+swiglu saved forward execution
 norm1 chunk forward error
 residual_mlp chunk forward error
 adaln_projection chunk backward error
@@ -225,7 +231,7 @@ q_proj dropped backward error
 q_proj transposed backward error
 ffn_down transposed backward worst_row
 '
-# The same, with every check of that node: these depend on what is beside a row.
+# The same, with every check of that node: these depend on what is beside a row, or show only in other company.
 batch_cases='
 q_proj rows forward batch
 swiglu rows backward batch
@@ -233,6 +239,9 @@ k_norm rows forward batch
 o_proj order forward batch
 ffn_gate_up order_row forward batch
 attention order forward batch
+ffn_down behind_odd forward execution
+swiglu hidden backward repeat
+rope_q worn forward repeat
 '
 
 # run_cases NAME FILE: each line in a run of its own; keeps exit code, last line and gate.json
@@ -241,6 +250,7 @@ run_cases() {
     while read -r number node what direction kind; do
         only="block0.*.$kind"
         [ "$kind" = batch ] && only="block0.*.$node.$direction.batch"
+        case $what in behind_odd | hidden | worn) only="block0.*.$node.*" ;; esac
         H3_WRONG=$node:$what:$direction gate "$1" --only "$only" ${allow[@]+"${allow[@]}"}
         { echo "$rc"; echo "$out"; } >"$work/result.$number"
         if [ -e "$json" ]; then cp "$json" "$work/result.$number.json"; fi
@@ -284,6 +294,33 @@ check 'a binding for one node' reference one 1 "$shipped, \"swiglu\": {\"library
 whole one swiglu:scale block0.s78.swiglu.forward.bias
 like 'both libraries are in gate.json' "$(grep '"file"' "$json" | tr -d '\n')" 'libh3_candidate_cpu\.so.*libwrong\.so'
 
+H3_WRONG=adaln_projection:prints:forward gate wrong ${allow[@]+"${allow[@]}"}
+like 'an operator that prints changes no verdict' "$rc $(last)" '^0 (VALID|PARTIAL)'
+
+# A library that is built anew meanwhile, and one that another rank has from elsewhere. A byte behind the end of the file changes nothing but its hash.
+mkdir "$work/copy"
+cp "$lib"/*.so "$build/tests/libwrong.so" "$work/copy"
+H3_LIB=$work/copy H3_WRONG=norm1:rebuilt H3_WRONG_FILE=$work/copy/libwrong.so gate wrong ${allow[@]+"${allow[@]}"}
+is 'a library that changes while the gate runs' "$rc $out" \
+    '3 h3_candidate_gate: an operator library has changed while the gate ran: its second process loaded another file; run h3_candidate_gate again'
+of_rank=("$bin/h3_candidate_gate" --plan "$work/wrong.json" --run "$work/wrong" ${allow[@]+"${allow[@]}"})
+out=$(env -u OMPI_MCA_btl mpirun -q --oversubscribe -n 1 "${of_rank[@]}" : -n 1 env H3_LIB="$work/copy" "${of_rank[@]}" 2>&1)
+is 'a library that another rank has otherwise' "$? $out" \
+    '3 h3_candidate_gate: rank 1: an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again'
+rm "$work/copy/libwrong.so"
+out=$(env -u OMPI_MCA_btl timeout 60 mpirun -q --oversubscribe -n 1 "${of_rank[@]}" : -n 1 env H3_LIB="$work/copy" "${of_rank[@]}" 2>&1)
+is 'a library that another rank does not have' "$? $out" \
+    '3 h3_candidate_gate: rank 1: an operator library is another file here than on rank 0; build it for all ranks, then run h3_candidate_gate again'
+
+# last_words NODE:MUTATION LINE: exit code 4, one line, no gate.json
+last_words() {
+    H3_WRONG=$1 gate wrong ${allow[@]+"${allow[@]}"}
+    is "$1: exit code, one line" "$rc $out" "4 h3_candidate_gate: rank 0 $2"
+    check "$1: no verdict" test ! -e "$json"
+}
+last_words v_proj:crashes 'crashed (illegal instruction), last known place v_proj (block 0); look first at the operator that runs there'
+last_words norm2:leaves 'is ended by a call of exit(), last known place norm2 (block 0); an operator library must not end the process'
+
 # --- libraries that are refused ------------------------------------------------------------------------------------------
 
 # refused NAME CODE PATTERN: one line, this exit code
@@ -297,7 +334,7 @@ refused_build() {
 bound() { reference "$1" 1 "$2" 2>/dev/null && gate "$1" ${allow[@]+"${allow[@]}"}; }
 
 check 'a reference for broken libraries' reference broken 1 "$shipped, \"norm1\": {\"library\": \"libbroken.so\"}"
-for how in interface size null fields operator label; do
+for how in interface size null fields operator contract label; do
     H3_BROKEN=$how gate broken ${allow[@]+"${allow[@]}"}
     refused "a library with a wrong $how" 2 'operator library .*libbroken\.so'
 done
@@ -310,7 +347,7 @@ for how in flags fast; do
     refused_build "fast math by its $how" 'libbroken\.so was built with fast math.*; unavailable nodes: norm1$'
 done
 H3_BROKEN=dirty gate broken
-refused_build 'a dirty library' 'built from uncommitted sources'
+refused_build 'a dirty library' 'operator library lib[a-z0-9_]*\.so was built from uncommitted sources'
 bound fastmath "$shipped, \"norm1\": {\"library\": \"libfastmath.so\"}, \"norm2\": {\"library\": \"libfastmath.so\"}"
 refused_build 'a -ffast-math library' 'libfastmath\.so.*; unavailable nodes: norm1, norm2$'
 bound no_symbol "$shipped, \"norm1\": {\"library\": \"libno_symbol.so\"}"
