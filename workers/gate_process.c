@@ -179,7 +179,7 @@ static h3_status replay_layouts(h3_gate *gate, int rank, int ranks, FILE *output
     library_hashes libraries;
     spell_libraries(libraries, gate->provider, gate->candidate);
     fprintf(output, "%s" BUSY "%a\n%s", gate->digests != NULL ? gate->digests : "", work.busy, libraries);
-    return fflush(output) == 0 ? H3_OK : h3_error(H3_ENVIRONMENT, "the second process cannot write its digests: %s", strerror(errno));
+    return fflush(output) == 0 && !ferror(output) ? H3_OK : h3_error(H3_ENVIRONMENT, "cannot write the digests of the second process: %s; check space and permissions, then run again", strerror(errno));
 }
 
 h3_status h3_gate_replay(const h3_args *args)
