@@ -9,7 +9,7 @@
  *   HALF, DEPTH (64 or 128), KEYS (64, or where DEPTH is 64 96), STAGES
  *   state            what a lane keeps of its rows lane / 4 and that + 8: Kind::begin(state), Kind::keep(state) (h3_steps_keep of what it sums)
  *   update(state, scores, weights, turn, octaves)   the tile's scores to probabilities as a lane holds them, and for both rows what older sums are multiplied by
- *   finish(work, state, turn, head, first, lane)    after the last tile: for both rows what the sums are multiplied or divided by (Kind::scaled); first: the lane's first row
+ *   finish(work, state, turn, head, first, lane)    after the last tile, in turn: for both rows what the sums are divided by; first: the lane's first row
  */
 #ifndef H3_HOPPER_ATTEND_CUH
 #define H3_HOPPER_ATTEND_CUH

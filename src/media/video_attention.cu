@@ -41,16 +41,6 @@ __device__ __forceinline__ void h3_copy16(uint16_t *to, const uint16_t *from, bo
 
 __device__ __forceinline__ void h3_copy_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 template <int N> __device__ __forceinline__ void h3_copy_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory"); }
-
-/* 2^x, to nothing where it is subnormal: as exp2f without its way around that, whose results vanish in a sum that is at least 1 and in half precision. */
-__device__ __forceinline__ float h3_exp2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-#else
-static inline float h3_exp2(float x) { return exp2f(x); }
 #endif
 
 namespace {
@@ -124,18 +114,6 @@ template <int D> H3_DEVICE void load_values(uint32_t (&b)[4], const uint16_t *ti
     h3_ldmatrix_transposed(b, tile + spot<D>(16 * step + lane % 16, channel / 8 + lane / 16));
 }
 
-H3_DEVICE float most_of_four(float value)
-{
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
-}
-
-H3_DEVICE float sum_of_four(float value)
-{
-    value += __shfl_xor_sync(0xffffffffu, value, 1);
-    return value + __shfl_xor_sync(0xffffffffu, value, 2);
-}
-
 H3_DEVICE uint32_t pair_of(float low, float high) { return narrowed(low) | (uint32_t)narrowed(high) << 16; }
 
 /* What a warp keeps of its rows: lane l has rows l / 4 and l / 4 + 8 of each group. */
@@ -171,13 +149,13 @@ template <int D, int COUNT> H3_DEVICE void weigh(float (&s)[KEYS / 8][4], state<
 #pragma unroll
         for (int n = 0; n < COUNT / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
         most = most_of_four(most);
-        const float kept = h3_exp2(__fmul_rn(__fsub_rn(v.most[g][r], most), scale)), shift = -__fmul_rn(most, scale);
+        const float kept = power_of_two(__fmul_rn(__fsub_rn(v.most[g][r], most), scale)), shift = -__fmul_rn(most, scale);
         float sum = __fmul_rn(v.sum[g][r], kept);
 #pragma unroll
         for (int n = 0; n < COUNT / 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                s[n][2 * r + e] = h3_exp2(fmaf(s[n][2 * r + e], scale, shift));
+                s[n][2 * r + e] = power_of_two(fmaf(s[n][2 * r + e], scale, shift));
                 sum += s[n][2 * r + e];
             }
 #pragma unroll

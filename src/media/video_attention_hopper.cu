@@ -5,31 +5,6 @@
 
 namespace {
 
-/* 2^x, to nothing where it is subnormal: as exp2f without its way around that, whose results vanish in a sum that is at least 1 and in half precision. */
-#ifdef H3_EMULATE
-H3_DEVICE float power_of_two(float x) { return exp2f(x); }
-#else
-H3_DEVICE float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-#endif
-
-/* Over the four lanes that share a row. */
-H3_DEVICE float most_of_row(float value)
-{
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
-}
-
-H3_DEVICE float sum_of_row(float value)
-{
-    value = __fadd_rn(value, __shfl_xor_sync(0xffffffffu, value, 1));
-    return __fadd_rn(value, __shfl_xor_sync(0xffffffffu, value, 2));
-}
-
 struct kind {
     static constexpr bool HALF = true;
     static constexpr int DEPTH = 64, KEYS = 96, STAGES = 4;
@@ -48,7 +23,7 @@ struct kind {
             float largest = s.largest[r];
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) largest = fmaxf(largest, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
-            largest = most_of_row(largest);
+            largest = most_of_four(largest);
             turn[r] = power_of_two(__fmul_rn(octaves, __fsub_rn(s.largest[r], largest)));
             s.largest[r] = largest;
             const float offset = -__fmul_rn(largest, octaves);
@@ -66,7 +41,7 @@ struct kind {
 
     static __device__ __forceinline__ void finish(const attend_work &, const state &s, float (&divisor)[2], int64_t, int, int)
     {
-        for (int r = 0; r < 2; r++) divisor[r] = sum_of_row(s.sum[r]);
+        for (int r = 0; r < 2; r++) divisor[r] = sum_of_four(s.sum[r]);
     }
 };
 

@@ -64,6 +64,31 @@ template <bool Half> H3_DEVICE float rounded(float value) { return Half ? widene
 
 H3_DEVICE float silu(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, expf(-x))); }
 
+/* 2^x, to nothing where it is subnormal: as exp2f without its way around that, whose results vanish in a sum that is at least 1 and in half precision. */
+#ifdef H3_EMULATE
+H3_DEVICE float power_of_two(float x) { return exp2f(x); }
+#else
+H3_DEVICE float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#endif
+
+/* Over the four lanes that share a row of a tensor core's results, the same in each. */
+H3_DEVICE float most_of_four(float value)
+{
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+H3_DEVICE float sum_of_four(float value)
+{
+    value += __shfl_xor_sync(0xffffffffu, value, 1);
+    return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
 /* Sum over a block: lanes i and i + 16, then 8, 4, 2, 1 of each warp, then warps ascending. Every thread gets it. */
 H3_DEVICE double sum_block(double value)
 {

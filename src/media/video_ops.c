@@ -94,33 +94,52 @@ static h3_status add_norm(const h3_device *device, h3_tensor *out, h3_tensor *x,
     return H3_OK;
 }
 
-static h3_status project_heads(const h3_device *device, h3_tensor *qkv, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, const h3_tensor *cosine,
-                               const h3_tensor *sine, float epsilon)
+/* --- a product and what follows it ----------------------------------------------------------------------------------- */
+
+h3_status h3_video_heads_apart(const h3_video_ops *ops, const h3_device *device, h3_tensor *qkv, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias,
+                               const h3_tensor *cosine, const h3_tensor *sine, float epsilon)
 {
-    H3_TRY(h3_video_cpu_linear(device, qkv, x, weight, bias, 0));
-    return rotate(device, qkv, cosine, sine, epsilon);
+    H3_TRY(ops->linear(device, qkv, x, weight, bias, 0));
+    return ops->rotate(device, qkv, cosine, sine, epsilon);
 }
 
-static h3_status project_gated(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias)
+h3_status h3_video_gated_apart(const h3_video_ops *ops, const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias)
 {
     const int64_t columns = weight->shape[0];
     h3_tensor both;
     H3_TRY(h3_device_tensor(&both, device, out->dtype, 2, H3_SHAPE(2 * h3_tensor_count(out) / columns, columns)));
-    h3_status status = h3_video_cpu_linear(device, &both, x, weight, bias, 0);
-    if (status == H3_OK) status = swiglu(device, out, &both);
-    h3_device_free(&both, device);
+    h3_status status = ops->linear(device, &both, x, weight, bias, 0);
+    if (status == H3_OK) status = ops->swiglu(device, out, &both);
+    h3_device_free(&both, device); /* on a GPU to the pool, which the stream orders */
     return status;
+}
+
+h3_status h3_video_added_apart(const h3_video_ops *ops, const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *weight,
+                               const h3_tensor *bias, const h3_tensor *scale, const h3_tensor *norm, float epsilon)
+{
+    h3_tensor sum;
+    H3_TRY(h3_device_tensor(&sum, device, branch->dtype, x->rank, x->shape));
+    h3_status status = ops->linear(device, &sum, branch, weight, bias, 0);
+    if (status == H3_OK) status = ops->add_norm(device, out, x, &sum, scale, norm, epsilon);
+    h3_device_free(&sum, device);
+    return status;
+}
+
+static h3_status project_heads(const h3_device *device, h3_tensor *qkv, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, const h3_tensor *cosine,
+                               const h3_tensor *sine, float epsilon)
+{
+    return h3_video_heads_apart(h3_video_ops_cpu(), device, qkv, x, weight, bias, cosine, sine, epsilon);
+}
+
+static h3_status project_gated(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias)
+{
+    return h3_video_gated_apart(h3_video_ops_cpu(), device, out, x, weight, bias);
 }
 
 static h3_status project_added(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *weight, const h3_tensor *bias,
                                const h3_tensor *scale, const h3_tensor *norm, float epsilon)
 {
-    h3_tensor sum;
-    H3_TRY(h3_device_tensor(&sum, device, branch->dtype, x->rank, x->shape));
-    h3_status status = h3_video_cpu_linear(device, &sum, branch, weight, bias, 0);
-    if (status == H3_OK) status = add_norm(device, out, x, &sum, scale, norm, epsilon);
-    h3_device_free(&sum, device);
-    return status;
+    return h3_video_added_apart(h3_video_ops_cpu(), device, out, x, branch, weight, bias, scale, norm, epsilon);
 }
 
 static h3_status layer_norm(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, float epsilon)

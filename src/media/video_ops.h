@@ -94,6 +94,13 @@ typedef struct h3_video_ops {
     h3_status (*to_rgb)(const h3_device *device, unsigned char *out, const h3_tensor *video, int64_t *bad);
 } h3_video_ops;
 
+/* project_heads, project_gated and project_added as two operations of `ops` after each other, for devices and shapes that do not have them at once. */
+h3_status h3_video_heads_apart(const h3_video_ops *ops, const h3_device *device, h3_tensor *qkv, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias,
+                               const h3_tensor *cosine, const h3_tensor *sine, float epsilon);
+h3_status h3_video_gated_apart(const h3_video_ops *ops, const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias);
+h3_status h3_video_added_apart(const h3_video_ops *ops, const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *weight,
+                               const h3_tensor *bias, const h3_tensor *scale, const h3_tensor *norm, float epsilon);
+
 /* The host's: plain loops over independent outputs, the same bits for any number of threads. */
 const h3_video_ops *h3_video_ops_cpu(void);
 

@@ -27,6 +27,8 @@ static h3_status started(const h3_device *device, int code, const char *what)
                     cudaGetErrorString((cudaError_t)code));
 }
 
+static const h3_video_ops all_operations; /* at the end */
+
 static int is_half(const h3_tensor *t) { return t->dtype == H3_F16; }
 
 /* --- products -------------------------------------------------------------------------------------------------------- */
@@ -191,10 +193,10 @@ h3_status h3_video_cublas_linear(const h3_device *device, h3_tensor *out, const 
     return started(device, h3_video_start_add_bias(device->stream, out->data, bias->data, h3_tensor_count(out) / columns, columns), "bias");
 }
 
-/* Until it has run on a GPU, whoever wants our own kernel asks for it. */
-static int own_is_wanted(void)
+/* Until they have run on a GPU, whoever wants our own kernels for Hopper GPUs asks for them: H3_VIDEO_PRODUCTS=own, H3_VIDEO_ATTENTION=own. */
+static int own_is_wanted(const char *variable)
 {
-    const char *text = getenv("H3_VIDEO_PRODUCTS");
+    const char *text = getenv(variable);
     return text != NULL && strcmp(text, "own") == 0;
 }
 
@@ -205,7 +207,7 @@ static h3_status own_product(int *done, const h3_device *device, h3_video_matmul
     p->columns = weight->shape[0];
     p->channels = h3_tensor_count(weight) / p->columns;
     p->rows = h3_tensor_count(x) / p->channels;
-    *done = is_half(x) && own_is_wanted() && h3_video_matmul_fits(p);
+    *done = is_half(x) && own_is_wanted("H3_VIDEO_PRODUCTS") && h3_video_matmul_fits(p);
     return *done ? started(device, h3_video_start_matmul(device->stream, p), "product") : H3_OK;
 }
 
@@ -217,15 +219,15 @@ static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor
     return done ? H3_OK : h3_video_cublas_linear(device, out, x, weight, bias, separate_bias);
 }
 
-void h3_video_products_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn)
+void h3_video_products_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn)
 {
     const int64_t channels[] = {width, width, width, ffn}, columns[] = {3 * width, width, 2 * ffn, width};
-    int own = own_is_wanted();
+    int own = own_is_wanted("H3_VIDEO_PRODUCTS");
     out[0] = 0;
     if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return;
     for (int i = 0; i < 4; i++) own &= h3_video_matmul_fits(&(h3_video_matmul){.kind = H3_VIDEO_MATMUL_PLAIN, .rows = 1, .channels = channels[i], .columns = columns[i]});
-    if (own) snprintf(out, H3_VIDEO_ATTENTION_NAME, "gemm-tc-k16-ascending-v1");
-    else snprintf(out, H3_VIDEO_ATTENTION_NAME, "cublaslt-%zu", cublasLtGetVersion());
+    if (own) snprintf(out, H3_VIDEO_KERNEL_NAME, "gemm-tc-k16-ascending-v1");
+    else snprintf(out, H3_VIDEO_KERNEL_NAME, "cublaslt-%zu", cublasLtGetVersion());
 }
 
 /* --- attention ------------------------------------------------------------------------------------------------------- */
@@ -263,17 +265,10 @@ static h3_status own_attention(const h3_device *device, h3_tensor *out, const h3
     return started(device, code, "attention");
 }
 
-/* As with products. */
-static int own_attention_is_wanted(void)
-{
-    const char *text = getenv("H3_VIDEO_ATTENTION");
-    return text != NULL && strcmp(text, "own") == 0;
-}
-
 static h3_status attention(const h3_device *device, h3_tensor *out, const h3_tensor *qkv)
 {
     const int64_t tiles = qkv->shape[0], tokens = qkv->shape[1], heads = qkv->shape[3], dim = qkv->shape[4];
-    if (is_half(qkv) && own_attention_is_wanted() && h3_video_attention_hopper_fits(out->data, qkv->data, tiles, tokens, heads, dim))
+    if (is_half(qkv) && own_is_wanted("H3_VIDEO_ATTENTION") && h3_video_attention_hopper_fits(out->data, qkv->data, tiles, tokens, heads, dim))
         return started(device, h3_video_start_attention_hopper(device->stream, out->data, qkv->data, tiles, tokens, heads, dim), "attention");
     const h3_sdpa_shape shape = h3_sdpa_joined(tiles, tokens, heads, dim);
     const h3_sdpa *plan = NULL;
@@ -281,18 +276,18 @@ static h3_status attention(const h3_device *device, h3_tensor *out, const h3_ten
     return plan != NULL ? run_plan(device, plan, &shape, out, qkv) : own_attention(device, out, qkv);
 }
 
-h3_status h3_video_attention_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
+h3_status h3_video_attention_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
 {
     const h3_sdpa_shape shape = h3_sdpa_joined(tiles, tokens, heads, dim);
     const h3_sdpa *plan;
     out[0] = 0;
     if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return H3_OK;
-    if (own_attention_is_wanted() && h3_video_attention_hopper_fits(NULL, NULL, tiles, tokens, heads, dim)) {
-        snprintf(out, H3_VIDEO_ATTENTION_NAME, "own-wgmma-v1");
+    if (own_is_wanted("H3_VIDEO_ATTENTION") && h3_video_attention_hopper_fits(NULL, NULL, tiles, tokens, heads, dim)) {
+        snprintf(out, H3_VIDEO_KERNEL_NAME, "own-wgmma-v1");
         return H3_OK;
     }
     H3_TRY(find_plan(&plan, device, &shape));
-    snprintf(out, H3_VIDEO_ATTENTION_NAME, "%s", plan != NULL ? plan->name : h3_video_attention_fits(1, dim) ? "own-mma-v1" : "own-simple-v1");
+    snprintf(out, H3_VIDEO_KERNEL_NAME, "%s", plan != NULL ? plan->name : h3_video_attention_fits(1, dim) ? "own-mma-v1" : "own-simple-v1");
     return H3_OK;
 }
 
@@ -334,24 +329,15 @@ static h3_status project_heads(const h3_device *device, h3_tensor *qkv, const h3
     h3_video_matmul p = {.kind = H3_VIDEO_MATMUL_HEADS, .epsilon = epsilon, .tokens = qkv->shape[1], .heads = qkv->shape[3], .cosine = cosine->data, .sine = sine->data};
     int done = 0;
     if (qkv->shape[4] == 64 && cosine->shape[1] == 24) H3_TRY(own_product(&done, device, &p, qkv, x, weight, bias));
-    if (done) return H3_OK;
-    H3_TRY(linear(device, qkv, x, weight, bias, 0));
-    return rotate(device, qkv, cosine, sine, epsilon);
+    return done ? H3_OK : h3_video_heads_apart(&all_operations, device, qkv, x, weight, bias, cosine, sine, epsilon);
 }
 
 static h3_status project_gated(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias)
 {
-    const int64_t columns = weight->shape[0];
     h3_video_matmul p = {.kind = H3_VIDEO_MATMUL_GATED};
-    h3_tensor both;
     int done;
     H3_TRY(own_product(&done, device, &p, out, x, weight, bias));
-    if (done) return H3_OK;
-    H3_TRY(h3_device_tensor(&both, device, out->dtype, 2, H3_SHAPE(2 * h3_tensor_count(out) / columns, columns)));
-    h3_status status = linear(device, &both, x, weight, bias, 0);
-    if (status == H3_OK) status = swiglu(device, out, &both);
-    h3_device_free(&both, device); /* to the pool, which the stream orders */
-    return status;
+    return done ? H3_OK : h3_video_gated_apart(&all_operations, device, out, x, weight, bias);
 }
 
 static h3_status add_norm(const h3_device *device, h3_tensor *out, h3_tensor *x, const h3_tensor *branch, const h3_tensor *scale, const h3_tensor *weight,
@@ -366,15 +352,10 @@ static h3_status project_added(const h3_device *device, h3_tensor *out, h3_tenso
                                const h3_tensor *scale, const h3_tensor *norm, float epsilon)
 {
     h3_video_matmul p = {.kind = H3_VIDEO_MATMUL_ADDED, .scale = scale->data};
-    h3_tensor sum;
     int done;
     H3_TRY(own_product(&done, device, &p, x, branch, weight, bias));
-    if (done) return out->data != NULL ? rms_norm(device, out, x, norm, epsilon) : H3_OK;
-    H3_TRY(h3_device_tensor(&sum, device, branch->dtype, x->rank, x->shape));
-    h3_status status = linear(device, &sum, branch, weight, bias, 0);
-    if (status == H3_OK) status = add_norm(device, out, x, &sum, scale, norm, epsilon);
-    h3_device_free(&sum, device);
-    return status;
+    if (!done) return h3_video_added_apart(&all_operations, device, out, x, branch, weight, bias, scale, norm, epsilon);
+    return out->data != NULL ? rms_norm(device, out, x, norm, epsilon) : H3_OK;
 }
 
 static h3_status layer_norm(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, float epsilon)
@@ -429,27 +410,27 @@ static h3_status to_rgb(const h3_device *device, unsigned char *out, const h3_te
     return status;
 }
 
+static const h3_video_ops all_operations = {
+    .name = "cuda", .linear = linear, .conv = conv, .attention = attention, .round = round_to_half, .embed = embed, .rms_norm = rms_norm, .rotate = rotate,
+    .swiglu = swiglu, .add_norm = add_norm, .project_heads = project_heads, .project_gated = project_gated, .project_added = project_added,
+    .layer_norm = layer_norm, .group_norm_silu = group_norm_silu, .add = add, .cut = cut, .join = join, .to_rgb = to_rgb,
+};
+
 h3_status h3_video_ops_cuda(const h3_video_ops **out)
 {
-    static const h3_video_ops ops = {
-        .name = "cuda", .linear = linear, .conv = conv, .attention = attention, .round = round_to_half, .embed = embed, .rms_norm = rms_norm, .rotate = rotate,
-        .swiglu = swiglu, .add_norm = add_norm, .project_heads = project_heads,
-        .project_gated = project_gated, .project_added = project_added, .layer_norm = layer_norm, .group_norm_silu = group_norm_silu, .add = add, .cut = cut, .join = join,
-        .to_rgb = to_rgb,
-    };
-    *out = &ops;
+    *out = &all_operations;
     return H3_OK;
 }
 
 #else
 
-void h3_video_products_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn)
+void h3_video_products_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn)
 {
     (void)device, (void)dtype, (void)width, (void)ffn;
     out[0] = 0;
 }
 
-h3_status h3_video_attention_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
+h3_status h3_video_attention_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
 {
     (void)device, (void)dtype, (void)tiles, (void)tokens, (void)heads, (void)dim;
     out[0] = 0;

@@ -13,14 +13,14 @@ h3_status h3_video_ops_cuda(const h3_video_ops **out);
 /* The linear operation in F16 by cublasLt, whichever the operation takes: to compare with. */
 h3_status h3_video_cublas_linear(const h3_device *device, h3_tensor *out, const h3_tensor *x, const h3_tensor *weight, const h3_tensor *bias, int separate_bias);
 
-enum { H3_VIDEO_ATTENTION_NAME = 80 };
+enum { H3_VIDEO_KERNEL_NAME = 80 };
 /* Which kernel the operation `attention` takes for qkv [tiles,tokens,3,heads,dim] on a GPU, "" where there is only one (a CPU, or F32). What cuDNN's name
  * says, library version, engine and its knobs, decides the bits. May compile for a good part of a second, once a process and shape. */
-h3_status h3_video_attention_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim);
+h3_status h3_video_attention_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim);
 
 /* Which kernel the products of the decoder's blocks take on a GPU: width to 3 width and to width, width to 2 ffn, ffn to width. The contract of their sums where it is our own that
  * takes all of them, else the library and its version; "" where there is only one. */
-void h3_video_products_name(char out[H3_VIDEO_ATTENTION_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn);
+void h3_video_products_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn);
 
 /* The CPU's, or a GPU's. */
 h3_status h3_video_ops_for(const h3_video_ops **out, const h3_device *device);

@@ -251,7 +251,7 @@ static h3_status add_video_config(cJSON *identity, const h3_video_config *config
 /* Other kernels give other bits, so that sides decoded by either are not to be compared. */
 static h3_status add_kernels(cJSON *identity, const h3_video_config *config, const h3_video_tiling *tiling, const h3_device *device, int32_t dtype, const h3_media_shape *shape)
 {
-    char name[H3_VIDEO_ATTENTION_NAME];
+    char name[H3_VIDEO_KERNEL_NAME];
     int64_t tiles, tokens;
     const h3_video_sizes sizes = h3_video_sizes_of(config);
     const int64_t ratio = sizes.spatial_ratio;

@@ -240,7 +240,7 @@ static void compare_times(int kind, int64_t tiles, int64_t tokens, int64_t chann
 
 static void check_names(void)
 {
-    char released[H3_VIDEO_ATTENTION_NAME], small[H3_VIDEO_ATTENTION_NAME], full[H3_VIDEO_ATTENTION_NAME];
+    char released[H3_VIDEO_KERNEL_NAME], small[H3_VIDEO_KERNEL_NAME], full[H3_VIDEO_KERNEL_NAME];
     unsetenv("H3_VIDEO_PRODUCTS");
     h3_video_products_name(released, gpu, H3_F16, 2048, 8192);
     check_bound(strncmp(released, "cublaslt-", 9) == 0 ? 0.0 : INFINITY, 0.0, "products that nobody asked for, by name: \"%s\"", released);

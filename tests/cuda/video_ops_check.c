@@ -75,7 +75,7 @@ static void check_attention_again(const h3_tensor *out, const h3_tensor *qkv, in
 static void check_attention(int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
 {
     enum { REPEATS = 3 };
-    char name[H3_VIDEO_ATTENTION_NAME];
+    char name[H3_VIDEO_KERNEL_NAME];
     const double bound = dtype == H3_F16 ? 1e-3 : 2e-6;
     both qkv = make("qkv", dtype, 5, H3_SHAPE(tiles, tokens, 3, heads, dim), 1.7f), out = make(NULL, dtype, 3, H3_SHAPE(tiles, tokens, heads * dim), 0);
     both own = {.host = out.host};
@@ -116,7 +116,7 @@ static double time_attention(h3_tensor *out, const h3_tensor *qkv, int own)
 /* A call of the released decoder: tiles that are all alike. */
 static void check_released_attention(int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
 {
-    char name[H3_VIDEO_ATTENTION_NAME];
+    char name[H3_VIDEO_KERNEL_NAME];
     h3_tensor qkv, out;
     both tile = make("qkv", H3_F16, 5, H3_SHAPE(1, tokens, 3, heads, dim), 1.7f), first = make(NULL, H3_F16, 3, H3_SHAPE(1, tokens, heads * dim), 0);
     const size_t bytes = h3_tensor_bytes(&tile.host);

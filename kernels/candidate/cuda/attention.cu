@@ -22,6 +22,18 @@ template <int DEPTH> struct forward_memory {
     static constexpr size_t SHARED = (size_t)(QUERY + 4 * TILE) * sizeof(uint16_t);
 };
 
+/* Keys at and behind `count` of a tile get the score -inf, so the probability +0. */
+__device__ __forceinline__ void mask_keys(float (&scores)[KEYS / 8][4], int64_t count, int lane)
+{
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            if (8 * j + lane % 4 * 2 + e % 2 >= count) scores[j][e] = -INFINITY;
+        }
+    }
+}
+
 template <int DEPTH> __device__ __forceinline__ void finish_rows(const h3_head_work &w, int64_t head, const h3_head_rows &queries, int64_t first,
                                                                  uint16_t *staging, const softmax_state &state, float (&out)[DEPTH / 8][4], int lane)
 {

@@ -49,18 +49,6 @@ __device__ __forceinline__ float quad_sum(float sum)
     return sum + __shfl_xor_sync(H3_FULL_WARP, sum, 2);
 }
 
-/* Keys at and behind `count` of a tile get the score -inf, so the probability +0. */
-__device__ __forceinline__ void mask_keys(float (&scores)[KEYS / 8][4], int64_t count, int lane)
-{
-#pragma unroll
-    for (int j = 0; j < KEYS / 8; j++) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            if (8 * j + lane % 4 * 2 + e % 2 >= count) scores[j][e] = -INFINITY;
-        }
-    }
-}
-
 } // namespace
 
 #endif
