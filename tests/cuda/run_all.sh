@@ -33,7 +33,7 @@ table='
 device       120   1  sums, comparison, synthetic values, digests: the bytes of the host
 goldens      120   1  nano, tiny, edge: every output, node and gradient
 nodes        300   2  every candidate node at small sizes: CPU candidate, tensor-core model, repeats, rows in company
-hopper       300  20  products and attention at the released dimensions by wgmma and by mma.sync: the same bytes
+hopper       300  20  products and attention at the released dimensions by wgmma and by mma.sync: the same bytes; times beside the provider
 media        300   4  operations of the video autoencoder and its small goldens, also with products by cublasLt and attention of our own
 sound        120   4  the audio decoder at the released dimensions: the golden samples and the bytes of a CPU
 cudnn        120   4  attention of the provider by cuDNN and in chunks
@@ -86,9 +86,9 @@ part_nodes() { nodes_cuda --dims nano,tiny,odd,wide,d32,d64; }
 # With --quick no node's result is judged but by its bytes; which kernels ran stands in its line.
 part_hopper() {
     local way rows nodes=q_proj,k_proj,v_proj,o_proj,ffn,attention
-    for rows in 264 925; do
+    for rows in 264 925 3160; do
         for way in mma wgmma; do
-            H3_CANDIDATE_PRODUCTS=$way nodes_cuda --dims released --rows "$rows" --node "$nodes" --quick --time 5 --digests "$log/hopper.$rows.$way" >"$log/hopper.$rows.$way.log" || return
+            H3_CANDIDATE_PRODUCTS=$way nodes_cuda --dims released --rows "$rows" --node "$nodes" --quick --time 5 --provider "$lib/libh3_provider_cuda.so" --digests "$log/hopper.$rows.$way" >"$log/hopper.$rows.$way.log" || return
             grep OK "$log/hopper.$rows.$way.log"
         done
         [ -s "$log/hopper.$rows.mma" ] || { echo 'no digests were written'; return 1; }
