@@ -284,7 +284,7 @@ h3_status h3_video_attention_name(char out[H3_VIDEO_KERNEL_NAME], const h3_devic
     const char *own = h3_video_attention_fits(1, dim) ? "own-mma-v1" : "own-simple-v1";
     out[0] = 0;
     if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return H3_OK;
-    if (h3_video_attention_hopper_fits(NULL, NULL, tiles, tokens, heads, dim)) own = "own-wgmma-v1";
+    if (h3_video_attention_hopper_fits(NULL, NULL, tiles, tokens, heads, dim)) own = "own-wgmma-v2";
     if (!is_asked_for("H3_VIDEO_ATTENTION", "own")) H3_TRY(find_plan(&plan, device, &shape));
     snprintf(out, H3_VIDEO_KERNEL_NAME, "%s", plan != NULL ? plan->name : own);
     return H3_OK;

@@ -22,7 +22,7 @@ extern "C" {
 #define H3_CONTRACT_GEMM "gemm-tc-k16-ascending-v1"
 #define H3_CONTRACT_ADALN "gemm-tc-k16-ascending-v1, table sums rows512-v1, du k2048-v1"
 #define H3_CONTRACT_NORM "rmsnorm-v4x128-v1"
-#define H3_CONTRACT_ATTENTION "attention-tc-k16-kv64-online-v1"
+#define H3_CONTRACT_ATTENTION "attention-tc-k16-kv64-online-v2"
 #define H3_CONTRACT_ELEMENTWISE "elementwise-bf16-v1"
 
 /* ---- checks (check.c) ---- */
