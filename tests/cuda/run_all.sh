@@ -34,7 +34,7 @@ device       120   1  sums, comparison, synthetic values, digests: the bytes of 
 goldens      120   1  nano, tiny, edge: every output, node and gradient
 nodes        300   2  every candidate node at small sizes: CPU candidate, tensor-core model, repeats, rows in company
 hopper       300  20  products and attention at the released dimensions by wgmma and by mma.sync: the same bytes; times beside the provider
-media        300   4  operations of the video autoencoder and its small goldens, also with products by cublasLt and attention of our own
+media        300   4  operations of the video autoencoder and its small goldens, also by libraries
 sound        120   4  the audio decoder at the released dimensions: the golden samples and the bytes of a CPU
 cudnn        120   4  attention of the provider by cuDNN and in chunks
 inject       120   1  CUDA errors end a program with exit code 4
@@ -45,7 +45,7 @@ block0       300  20  block 0 at the released dimensions, s264 and s925, and 48 
 nodes-full   600  20  every candidate node at the released dimensions, and against the provider
 products     600  20  the seven products at 925 rows, beside the provider
 process      300  20  the same bytes of every node from a second process
-decode       300  40  one released video and keyframe against the published samples, also with products by cublasLt and attention of our own; times
+decode       300  40  one released video and keyframe against the published samples, also by libraries; times
 deep         300  60  3 blocks, forward and backward
 full         600  80  50 blocks, s264 and s925: provider and candidate, FP32 beside them
 generation   600  80  the sampling loop of 49 evaluations, 50 blocks, s264
@@ -100,10 +100,10 @@ part_hopper() {
     echo "$(cat "$log"/hopper.*.wgmma | wc -l) digests are the same by wgmma and by mma.sync"
 }
 part_device() { "$build/tests/device_cuda"; }
-part_media() { "$build/tests/video_cuda" operations golden && H3_VIDEO_PRODUCTS=library H3_VIDEO_ATTENTION=own "$build/tests/video_cuda" golden; }
+part_media() { "$build/tests/video_cuda" operations golden && H3_VIDEO_KERNELS=library "$build/tests/video_cuda" golden; }
 part_sound() { "$build/tests/audio_cuda" --host-too; }
 part_cudnn() { "$build/tests/attention_cudnn" "$lib/libh3_provider_cuda.so"; }
-part_decode() { "$build/tests/video_cuda" large released && H3_VIDEO_PRODUCTS=library H3_VIDEO_ATTENTION=own "$build/tests/video_cuda" released; }
+part_decode() { "$build/tests/video_cuda" large released && H3_VIDEO_KERNELS=library "$build/tests/video_cuda" released; }
 part_inject() { tests/cuda/inject.sh "$bin" "$(realpath "$build/tests/libinject.so")"; }
 part_memcheck() { sanitized memcheck; }
 part_initcheck() { sanitized initcheck; }

@@ -39,8 +39,8 @@ static void check_conv(int64_t items, int64_t frames, int64_t height, int64_t wi
 /* cuDNN where it is, with more than one row and heads that are whole 16 bytes. */
 static void check_attention_name(const char *name, int32_t dtype, int64_t tokens, int64_t dim)
 {
-    const int fused = h3_sdpa_version() != 0 && tokens > 1 && dim % 8 == 0, asked = getenv("H3_VIDEO_ATTENTION") != NULL; /* check_operations asks with "own" */
-    const char *wanted = dtype != H3_F16 ? "" : asked && dim == 64 ? "own-wgmma-" : fused && !asked ? "cudnn-" : dim == 64 ? "own-wgmma-" : h3_video_attention_fits(1, dim) ? "own-mma-" : "own-simple-";
+    const int fused = h3_sdpa_version() != 0 && tokens > 1 && dim % 8 == 0, hopper = dim == 64 && getenv("H3_VIDEO_KERNELS") == NULL; /* check_operations asks for libraries first */
+    const char *wanted = dtype != H3_F16 ? "" : hopper ? "own-wgmma-" : fused ? "cudnn-" : h3_video_attention_fits(1, dim) ? "own-mma-" : "own-simple-";
     const int good = dtype != H3_F16 ? name[0] == 0 : strncmp(name, wanted, strlen(wanted)) == 0;
     check_bound(good ? 0.0 : INFINITY, 0.0, "attention \"%s\", wanted \"%s\"", name, wanted);
 }
@@ -240,6 +240,7 @@ void check_operations(const h3_device *device, const h3_video_ops *ops, int larg
     gpu_ops = ops;
     cpu_ops = h3_video_ops_cpu();
     static const int32_t TYPES[] = {H3_F32, H3_F16};
+    char *before = variable_for_now("H3_VIDEO_KERNELS", "library"); /* what other GPUs take */
     for (int k = 0; k < 2; k++) {
         check_linear(TYPES[k], 37, 24, 70, 0);
         check_linear(TYPES[k], 130, 5, 3, 1);
@@ -258,15 +259,22 @@ void check_operations(const h3_device *device, const h3_video_ops *ops, int larg
         check_layers(TYPES[k], 1, 2, 1, 19, 108); /* more than a block holds of a row */
         check_planes(TYPES[k]);
     }
+    if (large) {
+        check_attention(H3_F16, 1, 1797, 4, 64);
+        check_released_attention(28, 1797, 32, 64);
+    }
+    unsetenv("H3_VIDEO_KERNELS"); /* and Hopper GPUs */
     check_own_products(large);
-    char *before = variable_for_now("H3_VIDEO_ATTENTION", "own"); /* the one for Hopper GPUs */
     check_attention(H3_F16, 2, 200, 2, 64);
     check_attention(H3_F16, 1, 96, 1, 64); /* one tile of keys */
     check_attention(H3_F16, 3, 5, 2, 64);
     check_attention(H3_F16, 1, 700, 1, 64); /* more tiles than places */
     check_attention(H3_F16, 1, 40, 1, 24); /* which it does not take */
-    if (large) check_released_attention(28, 1797, 32, 64);
-    variable_back("H3_VIDEO_ATTENTION", before);
+    if (large) {
+        check_attention(H3_F16, 1, 1797, 4, 64);
+        check_released_attention(28, 1797, 32, 64);
+    }
+    variable_back("H3_VIDEO_KERNELS", before);
     check_conv(1, 1, 12, 10, 3, 16, 3, 1, 1);
     check_conv(2, 3, 6, 8, 16, 20, 3, 1, 1);
     check_conv(1, 5, 8, 8, 12, 70, 3, 2, 2);
@@ -276,8 +284,6 @@ void check_operations(const h3_device *device, const h3_video_ops *ops, int larg
     if (!large) return;
     check_linear(H3_F16, 1797, 2048, 6144, 0);
     check_linear(H3_F16, 1797, 8192, 2048, 0);
-    check_attention(H3_F16, 1, 1797, 4, 64);
-    check_released_attention(28, 1797, 32, 64);
     check_layers(H3_F16, 1, 1792, 4, 32, 64);
     check_conv(1, 1, 64, 64, 128, 256, 3, 1, 1);
     check_group_norm(1, 1, 64, 256, 32);
