@@ -483,8 +483,8 @@ extern "C" int h3_attention_hopper_run_backward(h3_call *call, const h3_attentio
 {
     static const char name[] = "attention_gradient_wgmma";
     const int64_t rows = h3_groups(a->queries, WALKED) * WALKED;
-    const gradient_work w = work_of(*a);
     const unsigned most = (unsigned)hopper_processors();
+    const gradient_work w = work_of(*a);
     gradient_maps maps;
     if (h3_launch(call, "attention_statistics", statistics_kernel, h3_grid(a->batch * a->heads * rows * 8), H3_THREADS, 0, *a, rows)) return 1;
     if (h3_cuda_status(call, name, (cudaError_t)make_maps(&maps, *a))) return 1;
