@@ -1,6 +1,6 @@
 /*
  * Full attention, backward. With P_ij = exp2(fma(s_ij, c, -(lse_i log2(e)))), c = alpha log2(e), dP_ij = do_i . v_j,
- * delta_i = do_i . o_i and dS_ij = P_ij (dP_ij - delta_i), all FP32, then rounded to BF16 for their products:
+ * delta_i = do_i . o_i and dS_ij = P_ij (dP_ij - delta_i), all FP32, then rounded to BF16 for their products (exp2 as in attention.cu):
  *     dv_j = bf(sum over i of bf(P_ij) do_i)
  *     dk_j = bf(alpha sum over i of bf(dS_ij) q_i)
  *     dq_i = bf(alpha sum over j of bf(dS_ij) k_j)

@@ -7,7 +7,7 @@
 namespace {
 
 /* lse: times log2(e). */
-__device__ __forceinline__ float probability(float score, float octaves, float lse) { return exp2f(fmaf(score, octaves, -lse)); }
+__device__ __forceinline__ float probability(float score, float octaves, float lse) { return h3_exp2(fmaf(score, octaves, -lse)); }
 
 __device__ __forceinline__ float score_gradient(float p, float dp, float delta) { return p * (dp - delta); }
 
