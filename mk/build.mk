@@ -164,7 +164,7 @@ HAND_OFF_KERNELS := $(wildcard src/graph/device*.cu)
 HAND_OFF_PROBE := $(if $(and $(CUDA_HEADERS),$(NCCL_HEADERS),$(wildcard tests/cuda/hand_off_probe.c)),$(BUILD)/tests/hand_off_probe)
 # Products for Hopper GPUs, likewise.
 HOPPER_GPU := $(wildcard tests/cuda/matmul_probe.cpp) tests/cuda/emulate.cpp $(addprefix tests/cuda/emulate_,hopper.cpp memory.cpp stream.cpp failure.cpp nccl.cpp)
-HOPPER_KERNELS := $(wildcard src/media/video_matmul.cu src/media/video_layers.cu $(addprefix kernels/candidate/cuda/,gemm.cu gemm_hopper.cu attention.cu attention_hopper.cu))
+HOPPER_KERNELS := $(wildcard src/media/video_matmul.cu src/media/video_layers.cu $(addprefix kernels/candidate/cuda/,gemm.cu gemm_hopper.cu attention.cu attention_hopper.cu attention_backward.cu attention_backward_hopper.cu))
 HOPPER_SOURCES := $(wildcard kernels/candidate/cuda/check.c)
 HOPPER_PROBE := $(if $(and $(CUDA_HEADERS),$(wildcard tests/cuda/matmul_probe.cpp)),$(BUILD)/tests/matmul_probe)
 POISON := $(if $(EMULATE_CUDA),,$(if $(and $(CUDA_HEADERS),$(CUBLAS_LIBS),$(wildcard tests/cuda/poison.c)),$(BUILD)/tests/libpoison.so))

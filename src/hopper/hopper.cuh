@@ -192,8 +192,9 @@ template <bool HALF, int N, int A_ALONG, int B_ALONG> __device__ __forceinline__
  * h3_steps_keep behind the wait. */
 template <bool HALF, int N, int B_ALONG, int MANY> __device__ __forceinline__ void h3_step_of_registers(float (&d)[N / 2], const uint32_t (&a)[MANY], int at, uint64_t b, int add)
 {
-    static_assert((N == 128 && !HALF) || (N == 64 && HALF), "a width that somebody asks for");
+    static_assert((N == 128 && !HALF) || N == 64, "a width that somebody asks for");
     if constexpr (HALF) H3_REGISTER_STEP(64, "f16.f16", "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+    else if constexpr (N == 64) H3_REGISTER_STEP(64, "bf16.bf16", "%32", "%33", "%34", "%35", "%36", "%37", "%38");
     else H3_REGISTER_STEP(128, "bf16.bf16", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
 }
 

@@ -5,6 +5,7 @@
  *                        (kernels/candidate/cuda/gemm_hopper.cu) beside those of gemm.cu
  *   matmul_probe video   the former alone
  *   matmul_probe attention   the candidate's attention (attention_hopper.cu) beside that of attention.cu, which is in the first too
+ *   matmul_probe gradients   its backward pass (attention_backward_hopper.cu), likewise
  *
  * The emulated tensor core sums 16 products of halves and the accumulator in double; for bfloat16 it is the exact model.
  */
@@ -127,29 +128,40 @@ int check(int kind, int64_t rows, int64_t channels, int64_t columns, int64_t tok
     return code != 0 || wrong != 0;
 }
 
+/* [count] bfloat16 between shift - scale and shift + scale. */
+halves made_bfloats(int64_t count, float scale, float shift = 0.0f)
+{
+    halves out((size_t)count);
+    for (uint16_t &value : out) {
+        const float exact = scale * made() + shift;
+        uint32_t bits;
+        memcpy(&bits, &exact, sizeof bits);
+        value = (uint16_t)(bits >> 16);
+    }
+    return out;
+}
+
+/* Kernels for Hopper GPUs, or the candidate's others. */
+void ask_for(bool own)
+{
+    if (own) unsetenv("H3_CANDIDATE_PRODUCTS");
+    else setenv("H3_CANDIDATE_PRODUCTS", "mma", 1);
+}
+
 /* The candidate's product both ways: `along` 0 as forward, 1 as the gradient of the input, 2 as that of the weight. */
 int check_candidate(int along, int64_t rows, int64_t columns, int64_t depth, const char *kernel)
 {
     static const char *const NAMES[] = {"forward", "input's gradient", "weight's gradient"};
-    halves values[2], results[2];
+    halves results[2];
     const char *kernels[2];
-    const size_t sizes[] = {(size_t)(rows * depth), (size_t)(columns * depth)};
-    for (int i = 0; i < 2; i++)
-        for (size_t k = 0; k < sizes[i]; k++) {
-            const float value = made();
-            uint32_t bits;
-            memcpy(&bits, &value, sizeof bits);
-            values[i].push_back((uint16_t)(bits >> 16));
-        }
-    const on_device<uint16_t> left(values[0]), right(values[1]);
+    const on_device<uint16_t> left(made_bfloats(rows * depth, 1.0f)), right(made_bfloats(columns * depth, 1.0f));
     for (int own = 0; own < 2; own++) {
         h3_call call = {};
         h3_gemm gemm = {};
         const on_device<uint16_t> out(halves((size_t)(rows * columns), 0x7fff));
         gemm.rows = rows, gemm.columns = columns, gemm.depth = depth, gemm.left = left.data, gemm.right = right.data, gemm.out = out.data;
         gemm.left_along = along == 2, gemm.right_along = along > 0;
-        if (own) unsetenv("H3_CANDIDATE_PRODUCTS");
-        else setenv("H3_CANDIDATE_PRODUCTS", "mma", 1);
+        ask_for(own);
         kernels[own] = h3_gemm_kernel(&gemm);
         if (h3_gemm_run(&call, &gemm) != 0) printf("%s\n", call.message);
         results[own] = out.host();
@@ -160,30 +172,29 @@ int check_candidate(int along, int64_t rows, int64_t columns, int64_t depth, con
     return !good;
 }
 
-/* The candidate's attention both ways: [batch][queries or keys][heads][128]. */
+/* What both of the candidate's attentions do: [batch][queries or keys][heads][128]. */
+h3_attention attention_of(int64_t batch, int64_t queries, int64_t keys, int64_t heads)
+{
+    h3_attention a = {};
+    a.batch = batch, a.queries = queries, a.keys = keys, a.heads = heads, a.head_dim = 128, a.alpha = 0.08838834764f;
+    return a;
+}
+
+/* The candidate's attention both ways. */
 int check_attention(int64_t batch, int64_t queries, int64_t keys, int64_t heads)
 {
-    const int64_t depth = 128, query_count = batch * queries * heads * depth, key_count = batch * keys * heads * depth;
-    halves values[3], results[2];
+    h3_attention a = attention_of(batch, queries, keys, heads);
+    const int64_t query_count = batch * queries * heads * 128, key_count = batch * keys * heads * 128;
+    const on_device<uint16_t> q(made_bfloats(query_count, 6.0f)), k(made_bfloats(key_count, 1.0f)), v(made_bfloats(key_count, 1.0f));
+    halves results[2];
     std::vector<float> sums[2];
-    for (int i = 0; i < 3; i++)
-        for (int64_t k = 0; k < (i == 0 ? query_count : key_count); k++) {
-            const float value = i == 0 ? 6.0f * made() : made();
-            uint32_t bits;
-            memcpy(&bits, &value, sizeof bits);
-            values[i].push_back((uint16_t)(bits >> 16));
-        }
-    const on_device<uint16_t> q(values[0]), k(values[1]), v(values[2]);
     bool fits = true;
     for (int own = 0; own < 2; own++) {
         h3_call call = {};
-        h3_attention a = {};
         const on_device<uint16_t> out(halves((size_t)query_count, 0x7fff));
         const on_device<float> lse(std::vector<float>((size_t)(batch * heads * queries), -1.0f));
-        a.batch = batch, a.queries = queries, a.keys = keys, a.heads = heads, a.head_dim = depth, a.alpha = 0.08838834764f;
         a.q = q.data, a.k = k.data, a.v = v.data, a.out = out.data, a.lse = lse.data;
-        if (own) unsetenv("H3_CANDIDATE_PRODUCTS");
-        else setenv("H3_CANDIDATE_PRODUCTS", "mma", 1);
+        ask_for(own);
         fits = fits && h3_attention_hopper_fits(&a) == (own == 1);
         if (h3_attention_run_forward(&call, &a) != 0) printf("%s\n", call.message);
         results[own] = out.host();
@@ -195,6 +206,35 @@ int check_attention(int64_t batch, int64_t queries, int64_t keys, int64_t heads)
     return !good;
 }
 
+/* Its gradients both ways, those that are wanted: 1 of the queries, 2 of the keys, 4 of the values. With a shift all scores are far below zero, where exp(0 - lse) is beyond numbers. */
+int check_gradients(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int wanted, float shift = 0.0f)
+{
+    h3_attention a = attention_of(batch, queries, keys, heads);
+    h3_call call = {};
+    const int64_t counts[] = {batch * queries * heads * 128, batch * keys * heads * 128, batch * keys * heads * 128}, rows = batch * heads * queries;
+    const on_device<uint16_t> q(made_bfloats(counts[0], 6.0f, -shift)), k(made_bfloats(counts[1], 1.0f, shift)), v(made_bfloats(counts[1], 1.0f)), dout(made_bfloats(counts[0], 1.0f));
+    const on_device<uint16_t> out(halves((size_t)counts[0]));
+    const on_device<float> lse(std::vector<float>((size_t)rows)), workspace(std::vector<float>((size_t)(batch * heads * ((queries + 63) / 64) * 128)));
+    halves results[2][3];
+    bool fits = true;
+    a.q = q.data, a.k = k.data, a.v = v.data, a.out = out.data, a.lse = lse.data, a.dout = dout.data, a.delta = a.statistics = workspace.data;
+    ask_for(false);
+    if (h3_attention_run_forward(&call, &a) != 0) printf("%s\n", call.message);
+    for (int own = 0; own < 2; own++) {
+        const on_device<uint16_t> dq(halves((size_t)counts[0], 0x7fff)), dk(halves((size_t)counts[1], 0x7fff)), dv(halves((size_t)counts[1], 0x7fff));
+        a.dq = wanted & 1 ? dq.data : nullptr, a.dk = wanted & 2 ? dk.data : nullptr, a.dv = wanted & 4 ? dv.data : nullptr;
+        ask_for(own);
+        fits = fits && h3_attention_hopper_backward_fits(&a) == (own == 1);
+        if (h3_attention_run_backward(&call, &a) != 0) printf("%s\n", call.message);
+        results[own][0] = dq.host(), results[own][1] = dk.host(), results[own][2] = dv.host();
+    }
+    bool good = fits;
+    for (int i = 0; i < 3; i++) good = good && results[0][i] == results[1][i];
+    printf("%s gradients %d, %lld x %lld queries, %lld keys, %lld heads: %s\n", good ? "ok" : "not ok", wanted, (long long)batch, (long long)queries, (long long)keys, (long long)heads,
+           good ? "bytes equal" : fits ? "bytes differ" : "not by both kernels");
+    return !good;
+}
+
 } // namespace
 
 int main(int argc, char **argv)
@@ -202,7 +242,7 @@ int main(int argc, char **argv)
     static const int64_t ROWS[] = {66, 100, 140, 170, 200};
     static const char *const TURNED[] = {"wgmma_m64n88k16", "wgmma_m64n136k16", "wgmma_m64n160k16", "wgmma_m64n176k16", "wgmma_m64n232k16"};
     int failed = 0;
-    const bool video = argc < 2 || strcmp(argv[1], "video") == 0, attention = argc < 2 || strcmp(argv[1], "attention") == 0;
+    const bool video = argc < 2 || strcmp(argv[1], "video") == 0, attention = argc < 2 || strcmp(argv[1], "attention") == 0, gradients = argc < 2 || strcmp(argv[1], "gradients") == 0;
     if (video) {
         failed += check(H3_VIDEO_MATMUL_PLAIN, 262, 192, 256, 1);  /* rows that end within a tile */
         failed += check(H3_VIDEO_MATMUL_PLAIN, 3, 64, 512, 1);     /* one stage a tile */
@@ -216,6 +256,12 @@ int main(int argc, char **argv)
         failed += check_attention(1, 130, 64, 1); /* one tile of keys */
         failed += check_attention(1, 5, 7, 3);
         failed += check_attention(1, 64, 700, 1); /* more tiles than places */
+    }
+    if (gradients) {
+        failed += check_gradients(1, 130, 70, 1, 7); /* a block and two rows; a tile and six */
+        failed += check_gradients(2, 5, 66, 2, 3, 8.0f);
+        failed += check_gradients(1, 5, 330, 1, 1); /* more tiles than places */
+        failed += check_gradients(1, 330, 5, 1, 4);
     }
     for (int along = 0; argc < 2 && along < 3; along++) {
         failed += check_candidate(along, 128, 392, 200, "wgmma_m64n256k16"); /* nothing is whole tiles or stages */

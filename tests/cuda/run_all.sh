@@ -93,7 +93,7 @@ part_hopper() {
         done
         [ -s "$log/hopper.$rows.mma" ] || { echo 'no digests were written'; return 1; }
         cmp "$log/hopper.$rows.mma" "$log/hopper.$rows.wgmma" || return
-        grep -q ' linear_wgmma.* linear_gradient_dx_wgmma.*_dw_wgmma' "$log/hopper.$rows.wgmma.log" && grep -q ' attention_wgmma' "$log/hopper.$rows.wgmma.log" ||
+        grep -q ' linear_wgmma.* linear_gradient_dx_wgmma.*_dw_wgmma' "$log/hopper.$rows.wgmma.log" && grep -q ' attention_wgmma.* attention_gradient_wgmma' "$log/hopper.$rows.wgmma.log" ||
             { echo 'nothing ran by wgmma'; return 1; }
         if grep -q wgmma "$log/hopper.$rows.mma.log"; then echo 'wgmma ran where mma.sync was asked for'; return 1; fi
     done

@@ -20,7 +20,7 @@ good_programs() {
         kernel=wgmma
         [[ ${H3_CANDIDATE_PRODUCTS:-} != mma ]] || kernel=mma
         while [ $# -gt 0 ]; do [ "$1" != --digests ] || echo "a node 1234" >"$2"; shift; done
-        printf "q_proj OK linear_$kernel linear_gradient_dx_${kernel}_dw_$kernel\nattention OK attention_$kernel\n20 checked, 0 failed\n"'
+        printf "q_proj OK linear_$kernel linear_gradient_dx_${kernel}_dw_$kernel\nattention OK attention_$kernel attention_gradient_$kernel\n20 checked, 0 failed\n"'
     for program in device_cuda video_cuda audio_cuda attention_cudnn; do stand_in "$work/tests/$program" 'echo "7 passed, 0 failed"'; done
     stand_in "$work/bin/h3_reference_pass" '
         while [ $# -gt 0 ]; do [ "$1" != --out ] || out=$2; shift; done

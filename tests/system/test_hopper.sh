@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 # --- as they are ---
 for order in '0 host' '1 edges' '2 host' '3 edges' '4 host' '4 edges'; do
     out=$(H3_EMULATE_ORDER=${order% *} H3_EMULATE_MEMORY=${order#* } "$probe" 2>&1)
-    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 27 0'
+    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 31 0'
 done
 
 # --- and with something taken away ---
@@ -30,10 +30,13 @@ mapfile -t objects < <(find "$build/obj/hopper" -name '*.o')
 # copy TREE: the sources of all kernels, to be changed
 copy() { mkdir -p "$1" && cp -R --parents src/hopper src/base src/media kernels/candidate/cuda "$1"; }
 
-# broken NAME PART SED: the probe with that change to a part's kernel: of the products for the video decoder, or of attention
+# broken NAME PART SED: the probe with that change to a part's kernel: of the products for the video decoder, of attention, or of its gradients
 broken() {
     local tree=$work/$1 file=src/hopper/matmul.cuh unit=src/media/video_matmul.cu others=() object
-    if [ "$2" = attention ]; then file=src/hopper/attend.cuh unit=kernels/candidate/cuda/attention_hopper.cu; fi
+    case $2 in
+        attention) file=src/hopper/attend.cuh unit=kernels/candidate/cuda/attention_hopper.cu ;;
+        gradients) file=kernels/candidate/cuda/attention_backward_hopper.cu unit=$file ;;
+    esac
     for object in "${objects[@]}"; do case $object in */"$unit.o") ;; *) others+=("$object") ;; esac done
     copy "$tree" && sed -i -E "$3" "$tree/$file" || return
     if cmp -s "$file" "$tree/$file"; then return 1; fi # the change found nothing to change
@@ -41,13 +44,13 @@ broken() {
         "${compiler:-c++}" "${flags[@]}" "$tree/unit.o" "${others[@]}" "$build/libh3.a" -o "$tree/probe"
 }
 
-# noticed NAME PART WHAT HOW: the broken probe fails in at least one order, with these words; without any where it touches memory that is not its own
-noticed() {
+# tried NAME PART: whether the broken probe fails in at least one order, and its words; without any where it touches memory that is not its own
+tried() {
     local order out failed=0
     for order in 4 3 1 2; do
         out=$(H3_EMULATE_ORDER=$order H3_EMULATE_MEMORY=edges timeout 60 "$work/$1/probe" "$2" 2>&1) || { failed=1 && break; }
     done
-    like "$3 is noticed" "$failed $(tr '\n' ' ' <<<"$out")" "$4"
+    echo "$failed $(tr '\n' ' ' <<<"$out")"
 }
 
 changes=(
@@ -69,21 +72,36 @@ changes=(
     'order|attention|/^        attend_multiply<Kind>\(out, turn\);/d|older sums that nobody multiplies|^1 .*not ok'
     'groups|attention|s/4 [*] groups/4 * attend::GROUPS/|a group that is waited for and has no query|^1 .*never come'
     'queries|attention|s/if \(at[.]first [+] row < w[.]queries\) [*]/*/|queries behind the last one|^1 +$'
+    'own|gradients|/h3_barrier_wait\(&m->own_there/d|own rows that are read before they are there|^1 .*(not ok|arrives once too often)'
+    'kept|gradients|/h3_barrier_wait\(&m->own_done/d|own rows that come over some still in use|^1 .*(not ok|arrives once too often)'
+    'phases|gradients|s/return phases \^.*/return phases;/|parts of a block that begin with the first phase|^1 .*(not ok|arrives once too often|never come)'
+    'dots|gradients|s/h3_steps_wait<1>\(\);$/h3_steps_wait<2>();/|scores of a gradient that are read before they are there|^1 .*not ok'
+    'sums|gradients|s/h3_steps_wait<1>(.*only the next scores)/h3_steps_wait<3>\1/|a tile that is given back while sums read it|^1 .*(not ok|arrives once too often)'
+    'second|gradients|/wait_for_tile\(m, 1, step \+ 1,/d|a second half of a tile that is multiplied before it is there|^1 .*(not ok|arrives once too often)'
+    'walked|gradients|/h3_barrier_wait\(&m->done/d|tiles that come over some still in use|^1 .*(arrives once too often|not ok)'
+    'fresh|gradients|s/h3_steps_define\(ds, fresh\);$/h3_steps_define(fresh, ds);/|gradients of the tile before|^1 .*not ok'
+    'masked|gradients|/attend_mask/d|keys of a gradient behind the last one|^1 .*not ok'
+    'counted|gradients|s/ \+ extra\);/);/|statistics that nobody expects|^1 .*more bytes than a barrier expects'
+    'idle|gradients|/^H3_DEVICE void walk_nothing/,/^}/s/h3_barrier_arrive\(&m->done.*/{}/|a group without rows that keeps the tiles|^1 .*never come'
+    'rest|gradients|s/^    const unsigned parts.*keys % OWN > 0/&\&\&false/|keys that make no whole part|^1 .*(not ok|cannot be launched)'
+    'padding|gradients|s/const bool inside = .*;/const bool inside = true;/|statistics of queries behind the last one|^1 +$'
+    'beyond|gradients|s/if \(row < walk[.]rows\) [*]/*/|gradients behind the last row|^1 +$'
 )
-build_all() {
+try_all() {
     local change name part rest
     for change in "$@"; do
         IFS='|' read -r name part rest <<<"$change"
         broken "$name" "$part" "${rest%%|*}" || touch "$work/$name.failed"
+        tried "$name" "$part" >"$work/$name.tried" 2>/dev/null # a shell says which signal ended a probe
     done
 }
-build_all "${changes[@]:0:9}" &
-build_all "${changes[@]:9}" &
+try_all "${changes[@]:0:15}" &
+try_all "${changes[@]:15}" &
 wait
 for change in "${changes[@]}"; do
-    IFS='|' read -r name part _ what how <<<"$change"
+    IFS='|' read -r name _ _ what how <<<"$change"
     refuse "a kernel is built with $what" [ -e "$work/$name.failed" ]
-    noticed "$name" "$part" "$what" "$how"
+    like "$what is noticed" "$(cat "$work/$name.tried")" "$how"
 done
 
 # --- what the assembler makes of it: nothing in local memory, and no word of its own in the way of wgmma or setmaxnreg ---
@@ -100,11 +118,13 @@ complained() {
 }
 if [ -n "$nvcc" ]; then
     video=src/media/video_matmul.cu attention=kernels/candidate/cuda/attention_hopper.cu
-    for unit in $video $attention kernels/candidate/cuda/gemm_hopper.cu src/media/video_attention_hopper.cu; do
+    gradients=kernels/candidate/cuda/attention_backward_hopper.cu
+    for unit in $video $attention $gradients kernels/candidate/cuda/gemm_hopper.cu src/media/video_attention_hopper.cu; do
         is "$unit: nothing spilled, nothing serialised" "$(complaints . "$unit")" '0 bytes spilled'
     done
     complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//' C7508 'registers that nobody promised'
     complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d' C7517 'accumulators that are read without a wait'
+    complained turning $gradients $gradients '/steps under way from one turn/s/wait<0>/wait<1>/' C7514 'steps that are under way from one turn of a loop to the next'
     complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/' C7513 'registers of steps that come from between others'
 else
     no_gpu 'what the assembler makes of the products (no nvcc on this machine)'

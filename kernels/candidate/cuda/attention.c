@@ -25,13 +25,16 @@ static void check_sizes(h3_check *check, const h3_call *call, h3_attention *a)
 
 static int64_t query_rows(const h3_attention *a) { return a->batch * a->heads * a->queries; }
 
+/* Of the backward: two numbers of every query, for whole tiles of 64; one serves where products are not for Hopper GPUs. */
+static size_t backward_bytes(const h3_attention *a) { return (size_t)h3_area_bytes(a->batch * a->heads * h3_groups(a->queries, 64) * 64, 2 * sizeof(float)); }
+
 int h3_attention_plan(const h3_call *call, h3_call_plan *plan)
 {
     h3_attention a;
     h3_check check = {0};
     check_sizes(&check, call, &a);
     if (check.problem) return 1;
-    *plan = (h3_call_plan){.backward_workspace = (size_t)h3_area_bytes(query_rows(&a), sizeof(float)), .saved_count = 1};
+    *plan = (h3_call_plan){.backward_workspace = backward_bytes(&a), .saved_count = 1};
     plan->saved[0] = (h3_tensor){.dtype = H3_F32, .rank = 3, .shape = {a.batch, a.heads, a.queries}, .stride = {a.heads * a.queries, a.queries, 1}};
     return 0;
 }
@@ -62,7 +65,7 @@ int h3_attention_backward(h3_call *call)
     h3_may_rows(&check, &call->din[0], "din[0]", H3_BF16, query_rows(&a), a.head_dim);
     h3_may_rows(&check, &call->din[1], "din[1]", H3_BF16, key_rows, a.head_dim);
     h3_may_rows(&check, &call->din[2], "din[2]", H3_BF16, key_rows, a.head_dim);
-    if (!check.problem) h3_need_workspace(&check, call, (size_t)h3_area_bytes(query_rows(&a), sizeof(float)));
+    if (!check.problem) h3_need_workspace(&check, call, backward_bytes(&a));
     if (check.problem) return h3_refuse(call, &check);
     a.out = call->out.data;
     a.dout = call->dout.data;
@@ -70,7 +73,7 @@ int h3_attention_backward(h3_call *call)
     a.dq = h3_wanted(&call->din[0]);
     a.dk = h3_wanted(&call->din[1]);
     a.dv = h3_wanted(&call->din[2]);
-    a.delta = call->workspace;
+    a.delta = a.statistics = call->workspace;
     if ((a.dq || a.dk || a.dv) && h3_attention_run_backward(call, &a)) return 1;
-    return h3_done(call, "attention_gradient_mma_m16n8k16");
+    return h3_done(call, h3_attention_hopper_backward_fits(&a) ? "attention_gradient_wgmma_m64" : "attention_gradient_mma_m16n8k16");
 }

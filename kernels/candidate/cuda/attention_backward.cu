@@ -1,6 +1,6 @@
 /*
  * Full attention, backward. With P_ij = exp2(fma(s_ij, c, -(lse_i log2(e)))), c = alpha log2(e), dP_ij = do_i . v_j,
- * delta_i = do_i . o_i and dS_ij = P_ij (dP_ij - delta_i), all FP32, then rounded to BF16 for their products:
+ * delta_i = do_i . o_i and dS_ij = P_ij (dP_ij - delta_i), all FP32, then rounded to BF16 for their products (exp2 as in attention.cu):
  *     dv_j = bf(sum over i of bf(P_ij) do_i)
  *     dk_j = bf(alpha sum over i of bf(dS_ij) q_i)
  *     dq_i = bf(alpha sum over j of bf(dS_ij) k_j)
@@ -12,6 +12,7 @@
  * added across CTAs, and memory is linear in the number of rows. Every result's bits are independent of the tiles.
  */
 #include "attention.cuh"
+#include "gradient.cuh"
 
 namespace {
 
@@ -50,10 +51,10 @@ struct pair_gradient {
 __device__ __forceinline__ pair_gradient differentiate(float score0, float score1, float dp0, float dp1, float octaves, float lse0, float lse1,
                                                        float delta0, float delta1)
 {
-    const float p0 = exp2f(fmaf(score0, octaves, -lse0)), p1 = exp2f(fmaf(score1, octaves, -lse1));
+    const float p0 = probability(score0, octaves, lse0), p1 = probability(score1, octaves, lse1);
     pair_gradient g;
     g.p = h3_bf_pair(p0, p1);
-    g.ds = h3_bf_pair(p0 * (dp0 - delta0), p1 * (dp1 - delta1));
+    g.ds = h3_bf_pair(score_gradient(p0, dp0, delta0), score_gradient(p1, dp1, delta1));
     return g;
 }
 
@@ -231,6 +232,7 @@ template <int DEPTH> int launch(h3_call *call, h3_head_work w)
 
 extern "C" int h3_attention_run_backward(h3_call *call, const h3_attention *a)
 {
+    if (h3_attention_hopper_backward_fits(a)) return h3_attention_hopper_run_backward(call, a);
     h3_head_work w;
     w.a = *a;
     w.octaves = a->alpha * H3_LOG2_E;

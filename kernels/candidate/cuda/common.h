@@ -174,7 +174,8 @@ typedef struct h3_attention {
     float *lse; /* [batch, heads, queries] */
     const uint16_t *dout;
     uint16_t *dq, *dk, *dv;
-    float *delta; /* workspace [batch, heads, queries] */
+    float *delta;      /* workspace [batch, heads, queries] */
+    float *statistics; /* or, in its place, that of attention_backward_hopper.cu: [batch, heads, tiles of 64 queries, 2, 64] */
 } h3_attention;
 
 int h3_attention_run_forward(h3_call *call, const h3_attention *attention);
@@ -183,6 +184,10 @@ int h3_attention_run_backward(h3_call *call, const h3_attention *attention);
 /* attention_hopper.cu: whether it takes this forward pass (asked for as products are; heads of 128), and the pass. */
 bool h3_attention_hopper_fits(const h3_attention *attention);
 int h3_attention_hopper_run(h3_call *call, const h3_attention *attention);
+
+/* attention_backward_hopper.cu, likewise. */
+bool h3_attention_hopper_backward_fits(const h3_attention *attention);
+int h3_attention_hopper_run_backward(h3_call *call, const h3_attention *attention);
 
 #define H3_TABLE_BLOCK 512 /* rows of one partial sum of the table's gradient */
 
