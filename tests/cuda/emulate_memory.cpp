@@ -79,7 +79,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
 {
-    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : attribute == cudaDevAttrMultiProcessorCount ? 3 : 0;
+    const char *processors = getenv("H3_EMULATE_PROCESSORS");
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : attribute != cudaDevAttrMultiProcessorCount ? 0 : processors ? atoi(processors) : 4;
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **out, size_t bytes)
