@@ -14,12 +14,6 @@ check 'the probe is built' [ -x "$probe" ]
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# --- as they are ---
-for order in '0 host' '1 edges' '2 host' '3 edges' '4 host' '4 edges'; do
-    out=$(H3_EMULATE_ORDER=${order% *} H3_EMULATE_MEMORY=${order#* } "$probe" 2>&1)
-    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 39 0'
-done
-
 # --- and with something taken away ---
 variable() { sed -n "s/^$1 *:= *//p" "$build/config.mk"; }
 compiler=$(variable CXX)
@@ -86,35 +80,48 @@ build_all() {
         broken "$name" "$part" "${rest%%|*}" || touch "$work/$name.failed"
     done
 }
-build_all "${changes[@]:0:14}" &
-build_all "${changes[@]:14}" &
+
+# --- what the assembler makes of it: nothing in local memory, and no word of its own in the way of wgmma or setmaxnreg ---
+nvcc=$(variable NVCC) video=src/media/video_matmul.cu attention=kernels/candidate/cuda/attention_hopper.cu
+units=("$video" "$attention" kernels/candidate/cuda/gemm_hopper.cu src/media/video_attention_hopper.cu)
+# complaints TREE UNIT: of one compilation
+complaints() {
+    "$nvcc" -std=c++17 -O2 -fmad=false -gencode arch=compute_90a,code=sm_90a -Iinclude "-I$1/src" "-I$1/src/hopper" -Xptxas -v -c "$1/$2" -o "$work/object" 2>&1 |
+        sed -n -E -e 's/.*\((C75[0-9]+)\).*/\1/p' -e 's/.* ([0-9]+) bytes spill stores.*/\1 bytes spilled/p' | sort -u | xargs
+}
+# complained NAME UNIT FILE SED: the same of what is changed, to NAME.said
+complained() { copy "$work/$1" && sed -i -E "$4" "$work/$1/$3" && complaints "$work/$1" "$2" >"$work/$1.said"; }
+assemble_all() {
+    local unit
+    for unit in "${units[@]}"; do complaints . "$unit" >"$work/${unit##*/}.said"; done
+    complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//'
+    complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d'
+    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/'
+}
+
+# --- all of that on one core, and meanwhile the kernels as they are ---
+{
+    build_all "${changes[@]}"
+    [ -z "$nvcc" ] || assemble_all
+} &
+for order in '0 host' '1 edges' '2 host' '3 edges' '4 host' '4 edges'; do
+    out=$(H3_EMULATE_ORDER=${order% *} H3_EMULATE_MEMORY=${order#* } "$probe" 2>&1)
+    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 39 0'
+done
 wait
+
 for change in "${changes[@]}"; do
     IFS='|' read -r name part _ what how <<<"$change"
     refuse "a kernel is built with $what" [ -e "$work/$name.failed" ]
     noticed "$name" "$part" "$what" "$how"
 done
 
-# --- what the assembler makes of it: nothing in local memory, and no word of its own in the way of wgmma or setmaxnreg ---
-nvcc=$(variable NVCC)
-# complaints TREE UNIT: of one compilation
-complaints() {
-    "$nvcc" -std=c++17 -O2 -fmad=false -gencode arch=compute_90a,code=sm_90a -Iinclude "-I$1/src" "-I$1/src/hopper" -Xptxas -v -c "$1/$2" -o "$work/object" 2>&1 |
-        sed -n -E -e 's/.*\((C75[0-9]+)\).*/\1/p' -e 's/.* ([0-9]+) bytes spill stores.*/\1 bytes spilled/p' | sort -u | xargs
-}
-# complained NAME UNIT FILE SED CODE WHAT
-complained() {
-    copy "$work/$1" && sed -i -E "$4" "$work/$1/$3"
-    like "$6 are seen" "$(complaints "$work/$1" "$2")" "$5"
-}
+said() { cat "$work/$1.said"; }
 if [ -n "$nvcc" ]; then
-    video=src/media/video_matmul.cu attention=kernels/candidate/cuda/attention_hopper.cu
-    for unit in $video $attention kernels/candidate/cuda/gemm_hopper.cu src/media/video_attention_hopper.cu; do
-        is "$unit: nothing spilled, nothing serialised" "$(complaints . "$unit")" '0 bytes spilled'
-    done
-    complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//' C7508 'registers that nobody promised'
-    complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d' C7517 'accumulators that are read without a wait'
-    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/' C7513 'registers of steps that come from between others'
+    for unit in "${units[@]}"; do is "$unit: nothing spilled, nothing serialised" "$(said "${unit##*/}")" '0 bytes spilled'; done
+    like 'registers that nobody promised are seen' "$(said unpromised)" C7508
+    like 'accumulators that are read without a wait are seen' "$(said unwaited)" C7517
+    like 'registers of steps that come from between others are seen' "$(said plain)" C7513
 else
     no_gpu 'what the assembler makes of the products (no nvcc on this machine)'
 fi
