@@ -9,7 +9,7 @@
  *   HALF, DEPTH (64 or 128), KEYS (64, or where DEPTH is 64 96), STAGES
  *   state            what a lane keeps of its rows lane / 4 and that + 8: Kind::begin(state), Kind::keep(state) (h3_steps_keep of what it sums)
  *   update(state, scores, weights, turn, octaves)   the tile's scores to probabilities as a lane holds them, and for both rows what older sums are multiplied by
- *   finish(work, state, turn, head, first, lane)    after the last tile, in turn: for both rows what the sums are divided by; first: the lane's first row
+ *   finish(work, state, turn, head, first, lane)    after the last tile, in turn: for both rows what the sums are multiplied by at last; first: the lane's first row
  */
 #ifndef H3_HOPPER_ATTEND_CUH
 #define H3_HOPPER_ATTEND_CUH
@@ -131,8 +131,10 @@ template <class Kind> H3_DEVICE void attend_start_values(float (&out)[Kind::DEPT
     h3_steps_close();
 }
 
+/* Where every row of the warp has kept its largest score there is nothing to do: nothing changes by 1. */
 template <class Kind> H3_DEVICE void attend_multiply(float (&out)[Kind::DEPTH / 2], const float (&turn)[2])
 {
+    if (!__any_sync(0xffffffffu, turn[0] != 1.0f || turn[1] != 1.0f)) return;
 #pragma unroll
     for (int i = 0; i < Kind::DEPTH / 2; i++) out[i] = out[i] * turn[i % 4 / 2];
     h3_steps_keep(out);
@@ -146,9 +148,9 @@ H3_DEVICE void attend_write(const attend_work &w, const attend_place &at, uint16
     const int64_t pitch = w.heads * Kind::DEPTH, start = (int64_t)at.item * w.queries * pitch + at.column;
 #pragma unroll
     for (int i = 0; i < Kind::DEPTH / 2; i += 2) {
-        const float divisor = scale[i % 4 / 2];
+        const float last = scale[i % 4 / 2];
         uint16_t *to = staging + attend_spot<Kind>(own + lane / 4 + i % 4 / 2 * 8, i / 4) + lane % 4 * 2;
-        *(uint32_t *)to = h3_pair<Kind::HALF>(out[i] / divisor, out[i + 1] / divisor);
+        *(uint32_t *)to = h3_pair<Kind::HALF>(out[i] * last, out[i + 1] * last);
     }
     __syncwarp();
     for (int i = lane; i < 16 * PIECES; i += 32) {

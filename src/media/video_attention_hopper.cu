@@ -39,9 +39,9 @@ struct kind {
         }
     }
 
-    static __device__ __forceinline__ void finish(const attend_work &, const state &s, float (&divisor)[2], int64_t, int, int)
+    static __device__ __forceinline__ void finish(const attend_work &, const state &s, float (&inverse)[2], int64_t, int, int)
     {
-        for (int r = 0; r < 2; r++) divisor[r] = sum_of_four(s.sum[r]);
+        for (int r = 0; r < 2; r++) inverse[r] = about_inverse(sum_of_four(s.sum[r]));
     }
 };
 

@@ -64,9 +64,14 @@ template <bool Half> H3_DEVICE float rounded(float value) { return Half ? widene
 
 H3_DEVICE float silu(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, expf(-x))); }
 
-/* 2^x, to nothing where it is subnormal: as exp2f without its way around that, whose results vanish in a sum that is at least 1 and in half precision. */
+/*
+ * For what is rounded to half precision at once, whose last place is 2^-11: instructions with 2^-22 that have no way around them for subnormals, which keeps a
+ * thread's other work waiting. 2^x is nothing where it would be subnormal, and vanishes in a sum that is at least 1.
+ */
 #ifdef H3_EMULATE
 H3_DEVICE float power_of_two(float x) { return exp2f(x); }
+H3_DEVICE float about_inverse(float x) { return 1.0f / x; }
+H3_DEVICE float about_inverse_root(float x) { return 1.0f / sqrtf(x); }
 #else
 H3_DEVICE float power_of_two(float x)
 {
@@ -74,7 +79,23 @@ H3_DEVICE float power_of_two(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+
+H3_DEVICE float about_inverse(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+H3_DEVICE float about_inverse_root(float x)
+{
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 #endif
+
+H3_DEVICE float about_silu(float x) { return __fmul_rn(x, about_inverse(__fadd_rn(1.0f, power_of_two(__fmul_rn(x, -1.44269504f))))); }
 
 /* Over the four lanes that share a row of a tensor core's results, the same in each. */
 H3_DEVICE float most_of_four(float value)

@@ -199,12 +199,13 @@ __global__ void rotate_64_kernel(uint16_t *qkv, const float *cosine, const float
 {
     const int part = (int)threadIdx.x % 8;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-        const turns turn = turns_at(cosine, sine, row % tokens, part);
+        const turns turn[1] = {turns_at(cosine, sine, row % tokens, part)};
         for (int first = 0; first < 2 * heads; first += THREADS / 8) {
             const int head = first + (int)threadIdx.x / 8;
-            uint4 *own = (uint4 *)(qkv + (row * 3 * heads + head) * 64 + 8 * part), none = {0, 0, 0, 0};
-            const uint4 words = rotated_64(head < 2 * heads ? *own : none, turn, part, epsilon);
-            if (head < 2 * heads) *own = words;
+            uint4 *own = (uint4 *)(qkv + (row * 3 * heads + head) * 64 + 8 * part), words[1] = {{0, 0, 0, 0}};
+            if (head < 2 * heads) words[0] = *own;
+            rotate_64<1>(words, turn, part, epsilon);
+            if (head < 2 * heads) *own = words[0];
         }
     }
 }

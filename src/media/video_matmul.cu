@@ -38,8 +38,9 @@ struct write_gated {
     }
 };
 
-/* A tile holds four heads of 64, all of them q, or k, or v; eight lanes a head. */
+/* A tile holds four heads of 64, all of them q, or k, or v; eight lanes a head. The steps of two rows stand among each other: each waits long for its neighbours' lanes. */
 struct write_heads {
+    static constexpr int AHEAD = 2;
     uint16_t *out;
     const float *cosine, *sine;
     int tokens, heads;
@@ -48,12 +49,20 @@ struct write_heads {
     __device__ __forceinline__ void operator()(const uint16_t *tile, int64_t first, int count, int column, int warp, int lane) const
     {
         const int columns = 3 * heads * 64, part = lane % 8;
-        const bool turned = column * (kind::COLUMNS / 64) < 2 * heads;
-#pragma unroll 2
-        for (int row = warp; row < count; row += WRITERS) {
-            uint4 words = *(const uint4 *)(tile + matmul_spot<kind>(row, lane));
-            if (turned) words = rotated_64(words, turns_at(cosine, sine, (int)(first + row) % tokens, part), part, epsilon);
-            *(uint4 *)(out + (first + row) * columns + column * kind::COLUMNS + 8 * lane) = words;
+        if (column * (kind::COLUMNS / 64) >= 2 * heads) return write_plain{out, columns}(tile, first, count, column, warp, lane);
+        for (int start = warp; start < count; start += AHEAD * WRITERS) {
+            uint4 words[AHEAD];
+            turns turn[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                const int row = start + i * WRITERS < count ? start + i * WRITERS : start;
+                turn[i] = turns_at(cosine, sine, (int)(first + row) % tokens, part);
+                words[i] = *(const uint4 *)(tile + matmul_spot<kind>(row, lane));
+            }
+            rotate_64<AHEAD>(words, turn, part, epsilon);
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (start + i * WRITERS < count) *(uint4 *)(out + (first + start + i * WRITERS) * columns + column * kind::COLUMNS + 8 * lane) = words[i];
         }
     }
 };

@@ -193,11 +193,11 @@ h3_status h3_video_cublas_linear(const h3_device *device, h3_tensor *out, const 
     return started(device, h3_video_start_add_bias(device->stream, out->data, bias->data, h3_tensor_count(out) / columns, columns), "bias");
 }
 
-/* Until they have run on a GPU, whoever wants our own kernels for Hopper GPUs asks for them: H3_VIDEO_PRODUCTS=own, H3_VIDEO_ATTENTION=own. */
-static int own_is_wanted(const char *variable)
+/* What the environment asks for: H3_VIDEO_PRODUCTS=library, H3_VIDEO_ATTENTION=own. */
+static int is_asked_for(const char *variable, const char *what)
 {
     const char *text = getenv(variable);
-    return text != NULL && strcmp(text, "own") == 0;
+    return text != NULL && strcmp(text, what) == 0;
 }
 
 /* The product of our own kernel; *done is 0 where it does not take it. `p` knows of the kind what is not told here. */
@@ -207,7 +207,7 @@ static h3_status own_product(int *done, const h3_device *device, h3_video_matmul
     p->columns = weight->shape[0];
     p->channels = h3_tensor_count(weight) / p->columns;
     p->rows = h3_tensor_count(x) / p->channels;
-    *done = is_half(x) && own_is_wanted("H3_VIDEO_PRODUCTS") && h3_video_matmul_fits(p);
+    *done = is_half(x) && !is_asked_for("H3_VIDEO_PRODUCTS", "library") && h3_video_matmul_fits(p);
     return *done ? started(device, h3_video_start_matmul(device->stream, p), "product") : H3_OK;
 }
 
@@ -222,7 +222,7 @@ static h3_status linear(const h3_device *device, h3_tensor *out, const h3_tensor
 void h3_video_products_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn)
 {
     const int64_t channels[] = {width, width, width, ffn}, columns[] = {3 * width, width, 2 * ffn, width};
-    int own = own_is_wanted("H3_VIDEO_PRODUCTS");
+    int own = !is_asked_for("H3_VIDEO_PRODUCTS", "library");
     out[0] = 0;
     if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return;
     for (int i = 0; i < 4; i++) own &= h3_video_matmul_fits(&(h3_video_matmul){.kind = H3_VIDEO_MATMUL_PLAIN, .rows = 1, .channels = channels[i], .columns = columns[i]});
@@ -268,26 +268,25 @@ static h3_status own_attention(const h3_device *device, h3_tensor *out, const h3
 static h3_status attention(const h3_device *device, h3_tensor *out, const h3_tensor *qkv)
 {
     const int64_t tiles = qkv->shape[0], tokens = qkv->shape[1], heads = qkv->shape[3], dim = qkv->shape[4];
-    if (is_half(qkv) && own_is_wanted("H3_VIDEO_ATTENTION") && h3_video_attention_hopper_fits(out->data, qkv->data, tiles, tokens, heads, dim))
-        return started(device, h3_video_start_attention_hopper(device->stream, out->data, qkv->data, tiles, tokens, heads, dim), "attention");
     const h3_sdpa_shape shape = h3_sdpa_joined(tiles, tokens, heads, dim);
     const h3_sdpa *plan = NULL;
-    if (is_half(qkv)) H3_TRY(find_plan(&plan, device, &shape));
-    return plan != NULL ? run_plan(device, plan, &shape, out, qkv) : own_attention(device, out, qkv);
+    if (is_half(qkv) && !is_asked_for("H3_VIDEO_ATTENTION", "own")) H3_TRY(find_plan(&plan, device, &shape));
+    if (plan != NULL) return run_plan(device, plan, &shape, out, qkv);
+    if (is_half(qkv) && h3_video_attention_hopper_fits(out->data, qkv->data, tiles, tokens, heads, dim))
+        return started(device, h3_video_start_attention_hopper(device->stream, out->data, qkv->data, tiles, tokens, heads, dim), "attention");
+    return own_attention(device, out, qkv);
 }
 
 h3_status h3_video_attention_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim)
 {
     const h3_sdpa_shape shape = h3_sdpa_joined(tiles, tokens, heads, dim);
-    const h3_sdpa *plan;
+    const h3_sdpa *plan = NULL;
+    const char *own = h3_video_attention_fits(1, dim) ? "own-mma-v1" : "own-simple-v1";
     out[0] = 0;
     if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return H3_OK;
-    if (own_is_wanted("H3_VIDEO_ATTENTION") && h3_video_attention_hopper_fits(NULL, NULL, tiles, tokens, heads, dim)) {
-        snprintf(out, H3_VIDEO_KERNEL_NAME, "own-wgmma-v1");
-        return H3_OK;
-    }
-    H3_TRY(find_plan(&plan, device, &shape));
-    snprintf(out, H3_VIDEO_KERNEL_NAME, "%s", plan != NULL ? plan->name : h3_video_attention_fits(1, dim) ? "own-mma-v1" : "own-simple-v1");
+    if (h3_video_attention_hopper_fits(NULL, NULL, tiles, tokens, heads, dim)) own = "own-wgmma-v2";
+    if (!is_asked_for("H3_VIDEO_ATTENTION", "own")) H3_TRY(find_plan(&plan, device, &shape));
+    snprintf(out, H3_VIDEO_KERNEL_NAME, "%s", plan != NULL ? plan->name : own);
     return H3_OK;
 }
 

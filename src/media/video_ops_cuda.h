@@ -5,9 +5,9 @@
 #include "media/video_ops.h"
 
 /* Built with -DH3_CUDA; without it H3_ENVIRONMENT. Work is queued on the device's stream; what cannot start is H3_ENVIRONMENT, what fails later shows
- * in device->health. FP32 products have the CPU's bits; F16 products are cublasLt's (no split-K, FP32 accumulators, the algorithm that its heuristic puts first for a shape) or, with H3_VIDEO_PRODUCTS=own
- * in the environment, our own kernel's on a Hopper GPU where that takes the shape (video_kernels.h), and F16 attention cuDNN's where that takes the shape (cudnn/sdpa.h), else the own kernel's; with H3_VIDEO_ATTENTION=own that for Hopper GPUs where it takes it; so that they repeat on one kind of GPU and
- * library. */
+ * in device->health. FP32 products have the CPU's bits. F16 products are our own kernel's on a Hopper GPU where that takes the shape (video_kernels.h), else, and with
+ * H3_VIDEO_PRODUCTS=library in the environment, cublasLt's: no split-K, FP32 accumulators, the algorithm that its heuristic puts first for a shape. F16 attention is cuDNN's where
+ * that takes the shape (cudnn/sdpa.h), else, and with H3_VIDEO_ATTENTION=own, one of our own. All of them repeat on one kind of GPU and library. */
 h3_status h3_video_ops_cuda(const h3_video_ops **out);
 
 /* The linear operation in F16 by cublasLt, whichever the operation takes: to compare with. */

@@ -6,7 +6,7 @@
 
 namespace {
 
-template <bool Half> H3_DEVICE float gated(float value, float gate) { return __fmul_rn(value, rounded<Half>(silu(gate))); }
+template <bool Half> H3_DEVICE float gated(float value, float gate) { return __fmul_rn(value, Half ? rounded<true>(about_silu(gate)) : silu(gate)); }
 
 /* Two of half precision in a word. */
 H3_DEVICE uint32_t gated_pair(uint32_t value, uint32_t gate)
@@ -33,24 +33,30 @@ H3_DEVICE float4 four_of(uint32_t low, uint32_t high)
 }
 
 /*
- * A head of 64 in half precision by eight lanes, eight neighbouring elements each, with rotate_head's sums and roundings. Its sum: l and l + 32 in lane l, then
- * the lanes 16, 8, 4, 2 and 1 apart. Element 8 p + j is lane p's j-th, so the first three steps are between lanes 4, 2 and 1 apart (each lane goes on with
- * half of what it has; in the end lane p has the sums of j = p), and the others as well.
+ * Heads of 64 in half precision by eight lanes each, eight neighbouring elements a lane, with rotate_head's sums and roundings. The sum of a head: l and l + 32 in lane
+ * l, then the lanes 16, 8, 4, 2 and 1 apart. Element 8 p + j is lane p's j-th, so the first three steps are between lanes 4, 2 and 1 apart (each lane goes on
+ * with half of what it has; in the end lane p has the sums of j = p), and the others as well. A lane's ROWS heads are independent: what one waits for, others fill.
  */
-H3_DEVICE float head_squares(const float (&v)[8], int part)
+template <int ROWS> H3_DEVICE void head_squares(float (&sums)[ROWS], const float (&v)[ROWS][8], int part)
 {
-    float t[8];
+    float t[ROWS][8];
 #pragma unroll
-    for (int j = 0; j < 8; j++) t[j] = __fmul_rn(v[j], v[j]);
+    for (int i = 0; i < ROWS * 8; i++) t[i / 8][i % 8] = __fmul_rn(v[i / 8][i % 8], v[i / 8][i % 8]);
 #pragma unroll
     for (int apart = 4; apart > 0; apart /= 2)
 #pragma unroll
-        for (int j = 0; j < apart; j++) {
-            const float kept = part & apart ? t[j + apart] : t[j], given = part & apart ? t[j] : t[j + apart];
-            t[j] = __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, given, apart));
-        }
-    for (int apart = 4; apart > 0; apart /= 2) t[0] = __fadd_rn(t[0], __shfl_xor_sync(0xffffffffu, t[0], apart));
-    return t[0];
+        for (int j = 0; j < apart; j++)
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                const float kept = part & apart ? t[i][j + apart] : t[i][j], given = part & apart ? t[i][j] : t[i][j + apart];
+                t[i][j] = __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, given, apart));
+            }
+#pragma unroll
+    for (int apart = 4; apart > 0; apart /= 2)
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) t[i][0] = __fadd_rn(t[i][0], __shfl_xor_sync(0xffffffffu, t[i][0], apart));
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) sums[i] = t[i][0];
 }
 
 /* The angles of a lane: of its elements as the first of their pairs, or as the second. */
@@ -66,18 +72,13 @@ H3_DEVICE turns turns_at(const float *cosine, const float *sine, int64_t token, 
     return turn;
 }
 
-/* `words`: the elements of lane `part` of eight; all lanes of a warp come here together. */
-H3_DEVICE uint4 rotated_64(uint4 words, const turns &turn, int part, float epsilon)
+/* Lane `part`'s elements of a head, normed by `inverse` and turned, but those behind the pairs, which are only normed. */
+H3_DEVICE uint4 turned_eight(const float (&v)[8], float inverse, const turns &turn, int part)
 {
-    const uint32_t w[4] = {words.x, words.y, words.z, words.w};
     const float c[8] = {turn.cosine[0].x, turn.cosine[0].y, turn.cosine[0].z, turn.cosine[0].w, turn.cosine[1].x, turn.cosine[1].y, turn.cosine[1].z, turn.cosine[1].w};
     const float s[8] = {turn.sine[0].x, turn.sine[0].y, turn.sine[0].z, turn.sine[0].w, turn.sine[1].x, turn.sine[1].y, turn.sine[1].z, turn.sine[1].w};
     const int other = part < 3 ? part + 3 : part < 6 ? part - 3 : part;
-    float v[8];
     uint32_t result[4];
-#pragma unroll
-    for (int j = 0; j < 8; j++) v[j] = widened((uint16_t)(w[j / 2] >> 16 * (j % 2)));
-    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(head_squares(v, part), 64.0f), epsilon)));
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const uint32_t own = narrowed(__fmul_rn(v[2 * k], inverse)) | (uint32_t)narrowed(__fmul_rn(v[2 * k + 1], inverse)) << 16;
@@ -90,10 +91,25 @@ H3_DEVICE uint4 rotated_64(uint4 words, const turns &turn, int part, float epsil
             const float x = __fadd_rn(rounded<true>(__fmul_rn(a, c[j])), rounded<true>(__fmul_rn(part < 3 ? -b : b, s[j])));
             turned |= (uint32_t)narrowed(x) << 16 * e;
         }
-        result[k] = part < 6 ? turned : own; /* behind the pairs: not rotated */
+        result[k] = part < 6 ? turned : own;
     }
     const uint4 out = {result[0], result[1], result[2], result[3]};
     return out;
+}
+
+/* `words`: the elements of lane `part` of eight, of ROWS heads; all lanes of a warp come here together. */
+template <int ROWS> H3_DEVICE void rotate_64(uint4 (&words)[ROWS], const turns (&turn)[ROWS], int part, float epsilon)
+{
+    float v[ROWS][8], sums[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const uint32_t w[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[i][j] = widened((uint16_t)(w[j / 2] >> 16 * (j % 2)));
+    }
+    head_squares<ROWS>(sums, v, part);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) words[i] = turned_eight(v[i], about_inverse_root(__fadd_rn(__fmul_rn(sums[i], 1.0f / 64.0f), epsilon)), turn[i], part);
 }
 
 } // namespace

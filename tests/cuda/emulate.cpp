@@ -132,6 +132,17 @@ float exchange(const char *what, unsigned mask, float value, int lane)
     return mine.result;
 }
 
+struct vote {
+    int asked, any;
+};
+
+void act_vote(void *const *lanes)
+{
+    int any = 0;
+    for (unsigned i = 0; i < WARP; i++) any |= static_cast<vote *>(lanes[i])->asked != 0;
+    for (unsigned i = 0; i < WARP; i++) static_cast<vote *>(lanes[i])->any = any;
+}
+
 struct load {
     const uint16_t *row;
     uint32_t *result;
@@ -398,6 +409,14 @@ float __shfl_down_sync(unsigned mask, float value, int offset)
 }
 
 float __shfl_xor_sync(unsigned mask, float value, int other) { return exchange("__shfl_xor_sync", mask, value, (int)(current % WARP) ^ other); }
+
+int __any_sync(unsigned mask, int asked)
+{
+    vote mine = {asked, 0};
+    if (mask != 0xffffffffu) stop("votes with some lanes only", "");
+    meet("__any_sync", &mine, act_vote);
+    return mine.any;
+}
 
 void h3_ldmatrix(uint32_t (&r)[4], const uint16_t *row) { load_matrix("ldmatrix", r, row, false); }
 void h3_ldmatrix_transposed(uint32_t (&r)[4], const uint16_t *row) { load_matrix("ldmatrix.trans", r, row, true); }

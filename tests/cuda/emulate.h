@@ -51,6 +51,7 @@ void __syncwarp();
 float __shfl_sync(unsigned mask, float value, int lane);
 float __shfl_down_sync(unsigned mask, float value, int offset);
 float __shfl_xor_sync(unsigned mask, float value, int other);
+int __any_sync(unsigned mask, int asked);
 
 inline uint32_t __float_as_uint(float value)
 {

@@ -158,8 +158,8 @@ int check_candidate(int along, unsigned blocks, int64_t rows, int64_t columns, i
         const on_device<uint16_t> out(halves((size_t)(rows * columns), 0x7fff));
         gemm.rows = rows, gemm.columns = columns, gemm.depth = depth, gemm.left = left.data, gemm.right = right.data, gemm.out = out.data;
         gemm.left_along = along == 2, gemm.right_along = along > 0;
-        if (own) setenv("H3_CANDIDATE_PRODUCTS", "wgmma", 1);
-        else unsetenv("H3_CANDIDATE_PRODUCTS");
+        if (own) unsetenv("H3_CANDIDATE_PRODUCTS");
+        else setenv("H3_CANDIDATE_PRODUCTS", "mma", 1);
         kernels[own] = h3_gemm_kernel(&gemm);
         if (h3_gemm_run(&call, &gemm) != 0) printf("%s\n", call.message);
         results[own] = out.host();
@@ -192,8 +192,8 @@ int check_attention(int64_t batch, int64_t queries, int64_t keys, int64_t heads)
         const on_device<float> lse(std::vector<float>((size_t)(batch * heads * queries), -1.0f));
         a.batch = batch, a.queries = queries, a.keys = keys, a.heads = heads, a.head_dim = depth, a.alpha = 0.08838834764f;
         a.q = q.data, a.k = k.data, a.v = v.data, a.out = out.data, a.lse = lse.data;
-        if (own) setenv("H3_CANDIDATE_PRODUCTS", "wgmma", 1);
-        else unsetenv("H3_CANDIDATE_PRODUCTS");
+        if (own) unsetenv("H3_CANDIDATE_PRODUCTS");
+        else setenv("H3_CANDIDATE_PRODUCTS", "mma", 1);
         fits = fits && h3_attention_hopper_fits(&a) == (own == 1);
         if (h3_attention_run_forward(&call, &a) != 0) printf("%s\n", call.message);
         results[own] = out.host();

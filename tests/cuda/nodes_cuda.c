@@ -5,9 +5,10 @@
  *   nodes_cuda [--dims nano,tiny,odd,wide,d32,d64,released] [--rows N] [--node PREFIXES] [--time REPEATS] [--large] [--digests FILE] [--quick]
  *              [--provider LIBRARY.so] CANDIDATE_CUDA.so CANDIDATE_CPU.so
  *
- * One line a node: sizes, OK or FAIL, which kernels ran, what was found, times. --digests writes the SHA-256 of every node's results, forward and backward, so that two
- * processes can be compared; --quick does nothing else. Exit code 0: all is well; 1: a check failed; 2: usage; 4: no GPU or memory.
+ * One line a node: sizes, OK or FAIL, which kernels ran, what was found, times; with a provider on the GPU the ratio to its times, taken in turns. --digests writes the
+ * SHA-256 of every node's results, forward and backward, so that two processes can be compared; --quick checks nothing else. Exit code 0: all is well; 1: a check failed; 2: usage; 4: no GPU or memory.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -200,14 +201,34 @@ static double moved_bytes(const problem *p, bool backward)
     return bytes;
 }
 
-static void measure(verdict *v, const problem *base, gpu_problem *g, const h3_operator *op, int repeats)
+static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+
+/* A backward pass reads what its own forward pass has left. */
+static double timed(gpu_problem *g, const h3_operator *op, int direction, int repeats)
 {
+    if (direction && gpu_run(g, op, false)) return NAN;
+    return (double)gpu_time(g, op, direction, repeats);
+}
+
+/* Medians of rounds; with a provider on the GPU both take turns, and each of ours stands beside the mean of the two of theirs around it. */
+static void measure(verdict *v, const problem *base, gpu_problem *g, const h3_operator *op, const h3_operator *provider, int repeats)
+{
+    enum { ROUNDS = 5 };
     const double work = forward_work(base), factor = starts(base->node, "attention") ? 2.5 : 2;
     for (int direction = 0; direction < 2; direction++) {
-        const double ms = (double)gpu_time(g, op, direction, repeats);
+        double own[ROUNDS], theirs[ROUNDS + 1], ratio[ROUNDS];
+        for (int i = 0; i <= ROUNDS; i++) {
+            theirs[i] = provider ? timed(g, provider, direction, repeats) : 0;
+            if (i < ROUNDS) own[i] = timed(g, op, direction, repeats);
+        }
+        for (int i = 0; i < ROUNDS; i++) ratio[i] = 2 * own[i] / (theirs[i] + theirs[i + 1]);
+        qsort(own, ROUNDS, sizeof *own, by_value);
+        qsort(ratio, ROUNDS, sizeof *ratio, by_value);
+        const double ms = own[ROUNDS / 2];
         note(v, "  %s %.4f ms", direction ? "bwd" : "fwd", ms);
         if (work > 0) note(v, " %.0f GFLOP/s", work * (direction ? factor : 1) / ms / 1e6);
         else note(v, " %.0f GB/s", moved_bytes(base, direction) / ms / 1e6);
+        if (provider) note(v, " %.3f of the provider's", ratio[ROUNDS / 2]);
     }
 }
 
@@ -260,7 +281,7 @@ static int check_node(const libraries *l, const options *o, const char *node, co
     } else if (run_both(&v, &g, op, true)) {
         if (o->digest_file) write_digests(&v, &base, o->digest_file);
         if (!o->quick) check_all(&v, &base, &g, l, op, cpu);
-        if (o->repeats > 0) measure(&v, &base, &g, op, o->repeats);
+        if (o->repeats > 0) measure(&v, &base, &g, op, l->provider && l->provider->device == H3_DEVICE_CUDA ? library_operator(l->provider, node) : NULL, o->repeats);
     }
     printf("%-9s %-20s %-4s rows=%lld%s\n", size->name, node, v.failures ? "FAIL" : "OK", (long long)size->rows, v.line);
     fflush(stdout);

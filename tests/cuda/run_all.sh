@@ -33,8 +33,8 @@ table='
 device       120   1  sums, comparison, synthetic values, digests: the bytes of the host
 goldens      120   1  nano, tiny, edge: every output, node and gradient
 nodes        300   2  every candidate node at small sizes: CPU candidate, tensor-core model, repeats, rows in company
-hopper       300  20  products and attention at the released dimensions by wgmma and by mma.sync: the same bytes
-media        300   4  operations of the video autoencoder and its small goldens, with our own kernels for Hopper GPUs as well
+hopper       300  20  products and attention at the released dimensions by wgmma and by mma.sync: the same bytes; times beside the provider
+media        300   4  operations of the video autoencoder and its small goldens, also with products by cublasLt and attention of our own
 sound        120   4  the audio decoder at the released dimensions: the golden samples and the bytes of a CPU
 cudnn        120   4  attention of the provider by cuDNN and in chunks
 inject       120   1  CUDA errors end a program with exit code 4
@@ -45,7 +45,7 @@ block0       300  20  block 0 at the released dimensions, s264 and s925, and 48 
 nodes-full   600  20  every candidate node at the released dimensions, and against the provider
 products     600  20  the seven products at 925 rows, beside the provider
 process      300  20  the same bytes of every node from a second process
-decode       300  40  one released video and keyframe against the published samples, by libraries and by our own kernels; times
+decode       300  40  one released video and keyframe against the published samples, also with products by cublasLt and attention of our own; times
 deep         300  60  3 blocks, forward and backward
 full         600  80  50 blocks, s264 and s925: provider and candidate, FP32 beside them
 generation   600  80  the sampling loop of 49 evaluations, 50 blocks, s264
@@ -86,24 +86,24 @@ part_nodes() { nodes_cuda --dims nano,tiny,odd,wide,d32,d64; }
 # With --quick no node's result is judged but by its bytes; which kernels ran stands in its line.
 part_hopper() {
     local way rows nodes=q_proj,k_proj,v_proj,o_proj,ffn,attention
-    for rows in 264 925; do
+    for rows in 264 925 3160; do
         for way in mma wgmma; do
-            H3_CANDIDATE_PRODUCTS=$way nodes_cuda --dims released --rows "$rows" --node "$nodes" --quick --time 5 --digests "$log/hopper.$rows.$way" >"$log/hopper.$rows.$way.log" || return
+            H3_CANDIDATE_PRODUCTS=$way nodes_cuda --dims released --rows "$rows" --node "$nodes" --quick --time 5 --provider "$lib/libh3_provider_cuda.so" --digests "$log/hopper.$rows.$way" >"$log/hopper.$rows.$way.log" || return
             grep OK "$log/hopper.$rows.$way.log"
         done
         [ -s "$log/hopper.$rows.mma" ] || { echo 'no digests were written'; return 1; }
         cmp "$log/hopper.$rows.mma" "$log/hopper.$rows.wgmma" || return
         grep -q ' linear_wgmma.* linear_gradient_dx_wgmma.*_dw_wgmma' "$log/hopper.$rows.wgmma.log" && grep -q ' attention_wgmma' "$log/hopper.$rows.wgmma.log" ||
             { echo 'nothing ran by wgmma'; return 1; }
-        if grep -q wgmma "$log/hopper.$rows.mma.log"; then echo 'wgmma ran where nobody asked for it'; return 1; fi
+        if grep -q wgmma "$log/hopper.$rows.mma.log"; then echo 'wgmma ran where mma.sync was asked for'; return 1; fi
     done
     echo "$(cat "$log"/hopper.*.wgmma | wc -l) digests are the same by wgmma and by mma.sync"
 }
 part_device() { "$build/tests/device_cuda"; }
-part_media() { "$build/tests/video_cuda" operations golden && H3_VIDEO_PRODUCTS=own H3_VIDEO_ATTENTION=own "$build/tests/video_cuda" golden; }
+part_media() { "$build/tests/video_cuda" operations golden && H3_VIDEO_PRODUCTS=library H3_VIDEO_ATTENTION=own "$build/tests/video_cuda" golden; }
 part_sound() { "$build/tests/audio_cuda" --host-too; }
 part_cudnn() { "$build/tests/attention_cudnn" "$lib/libh3_provider_cuda.so"; }
-part_decode() { "$build/tests/video_cuda" large released && H3_VIDEO_PRODUCTS=own H3_VIDEO_ATTENTION=own "$build/tests/video_cuda" released; }
+part_decode() { "$build/tests/video_cuda" large released && H3_VIDEO_PRODUCTS=library H3_VIDEO_ATTENTION=own "$build/tests/video_cuda" released; }
 part_inject() { tests/cuda/inject.sh "$bin" "$(realpath "$build/tests/libinject.so")"; }
 part_memcheck() { sanitized memcheck; }
 part_initcheck() { sanitized initcheck; }

@@ -40,7 +40,7 @@ static void check_conv(int64_t items, int64_t frames, int64_t height, int64_t wi
 static void check_attention_name(const char *name, int32_t dtype, int64_t tokens, int64_t dim)
 {
     const int fused = h3_sdpa_version() != 0 && tokens > 1 && dim % 8 == 0, asked = getenv("H3_VIDEO_ATTENTION") != NULL; /* check_operations asks with "own" */
-    const char *wanted = dtype != H3_F16 ? "" : asked && dim == 64 ? "own-wgmma-" : fused ? "cudnn-" : h3_video_attention_fits(1, dim) ? "own-mma-" : "own-simple-";
+    const char *wanted = dtype != H3_F16 ? "" : asked && dim == 64 ? "own-wgmma-" : fused && !asked ? "cudnn-" : dim == 64 ? "own-wgmma-" : h3_video_attention_fits(1, dim) ? "own-mma-" : "own-simple-";
     const int good = dtype != H3_F16 ? name[0] == 0 : strncmp(name, wanted, strlen(wanted)) == 0;
     check_bound(good ? 0.0 : INFINITY, 0.0, "attention \"%s\", wanted \"%s\"", name, wanted);
 }

@@ -1,16 +1,15 @@
 /*
  * Full attention, forward: o = softmax(q k^T / sqrt(D)) v for every head, saved[0] = log-sum-exp [B, N, Rq].
  *
- * Contract attention-tc-k16-kv64-online-v1, for each query row by itself; tiles of 64 keys, ascending:
+ * Contract attention-tc-k16-kv64-online-v2, for each query row by itself; tiles of 64 keys, ascending:
  *     s_j = chain of k16 tensor-core steps over d, starting at +0
  *     m' = max(m, max of the tile's s_j), m = -inf at first;  t = exp2(c (m - m')) with c = alpha log2(e)
- *     p_j = exp2(fma(s_j, c, -(m' c))), P_j = bf(p_j)
- *     the sums of p_j and of P_j: four threads take the columns 8 i + 2 n and 8 i + 2 n + 1 (n = 0..3), i ascending; a thread's
- *     sum is multiplied by t and adds them in turn
+ *     p_j = exp2(fma(s_j, c, -(m' c))), P_j = bf(p_j); exp2 is the GPU's instruction, and +0 where that would be subnormal
+ *     the sums of p_j and of P_j in eight parts, the columns 8 i + e (e = 0..7), i ascending; each is multiplied by t and goes on with them
  *     o_d = t o_d, then the chain goes on with k16 steps over the tile's P_j v_jd, j ascending
- * At the end the four threads' sums meet as (0 + 1) + (2 + 3); o_d = bf(o_d / sum of P), lse = alpha m + log(sum of p).
+ * At the end the parts meet as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)); o_d = bf(o_d r), r = 1 / sum of P, lse = alpha m + log(sum of p).
  * The row is normalised by the sum of what was multiplied, so its weights add up to one: that error is smaller than with the
- * sum of p, at every sharpness. t is applied always, never by a vote, so a row does not see its neighbours.
+ * sum of p, at every sharpness. t is applied always (a kernel may leave it out where it is 1), so a row does not see its neighbours.
  */
 #include "attention.cuh"
 #include "softmax.cuh"
@@ -39,12 +38,12 @@ template <int DEPTH> __device__ __forceinline__ void finish_rows(const h3_head_w
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float sum = quad_sum(state.sum[half]), rounded_sum = quad_sum(state.rounded_sum[half]);
+        const float sum = sum_of_parts(state.sums[half]), inverse = 1.0f / sum_of_parts(state.rounded_sums[half]);
         const int64_t row = first + (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * half;
 #pragma unroll
         for (int j = 0; j < DEPTH / 8; j++) {
-            out[j][2 * half] = out[j][2 * half] / rounded_sum;
-            out[j][2 * half + 1] = out[j][2 * half + 1] / rounded_sum;
+            out[j][2 * half] = out[j][2 * half] * inverse;
+            out[j][2 * half + 1] = out[j][2 * half + 1] * inverse;
         }
         if (lane % 4 == 0 && row < w.a.queries) w.a.lse[head * w.a.queries + row] = w.a.alpha * state.largest[half] + logf(sum);
     }
@@ -71,7 +70,8 @@ template <int DEPTH> __global__ void __launch_bounds__(H3_HEAD_THREADS, 1) atten
     h3_copy_commit();
     uint32_t left[DEPTH / 16][4];
     float out[DEPTH / 8][4] = {};
-    softmax_state state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}, {0.0f, 0.0f}};
+    softmax_state state;
+    begin_softmax(state);
     for (int64_t step = 0; step < steps; step++) {
         const int buffer = (int)(step % 2);
         uint32_t weights[KEYS / 8][2];

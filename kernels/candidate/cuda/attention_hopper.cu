@@ -11,12 +11,14 @@ struct kind {
     static constexpr int DEPTH = 128, KEYS = ::KEYS, STAGES = 4;
     typedef softmax_state state;
 
-    static __device__ __forceinline__ void begin(state &s) { s = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}, {0.0f, 0.0f}}; }
+    static __device__ __forceinline__ void begin(state &s) { begin_softmax(s); }
 
     static __device__ __forceinline__ void keep(state &s)
     {
-        h3_steps_keep(s.sum);
-        h3_steps_keep(s.rounded_sum);
+        h3_steps_keep(s.sums[0]);
+        h3_steps_keep(s.sums[1]);
+        h3_steps_keep(s.rounded_sums[0]);
+        h3_steps_keep(s.rounded_sums[1]);
     }
 
     static __device__ __forceinline__ void update(state &s, float (&scores)[KEYS / 2], uint32_t (&weights)[KEYS / 4], float (&turn)[2], float octaves)
@@ -24,13 +26,13 @@ struct kind {
         update_softmax(s, reinterpret_cast<float(&)[KEYS / 8][4]>(scores), reinterpret_cast<uint32_t(&)[KEYS / 8][2]>(weights), turn, octaves);
     }
 
-    static __device__ __forceinline__ void finish(const attend_work &w, const state &s, float (&divisor)[2], int64_t head, int first, int lane)
+    static __device__ __forceinline__ void finish(const attend_work &w, const state &s, float (&inverse)[2], int64_t head, int first, int lane)
     {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float sum = quad_sum(s.sum[half]);
+            const float sum = sum_of_parts(s.sums[half]);
             const int row = first + 8 * half;
-            divisor[half] = quad_sum(s.rounded_sum[half]);
+            inverse[half] = 1.0f / sum_of_parts(s.rounded_sums[half]);
             if (lane % 4 == 0 && row < w.queries) w.lse[head * w.queries + row] = w.alpha * s.largest[half] + logf(sum);
         }
     }

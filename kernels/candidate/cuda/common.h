@@ -22,7 +22,7 @@ extern "C" {
 #define H3_CONTRACT_GEMM "gemm-tc-k16-ascending-v1"
 #define H3_CONTRACT_ADALN "gemm-tc-k16-ascending-v1, table sums rows512-v1, du k2048-v1"
 #define H3_CONTRACT_NORM "rmsnorm-v4x128-v1"
-#define H3_CONTRACT_ATTENTION "attention-tc-k16-kv64-online-v1"
+#define H3_CONTRACT_ATTENTION "attention-tc-k16-kv64-online-v2"
 #define H3_CONTRACT_ELEMENTWISE "elementwise-bf16-v1"
 
 /* ---- checks (check.c) ---- */
@@ -113,10 +113,10 @@ int h3_gemm_run(h3_call *call, const h3_gemm *gemm);
 /* Which kernel a product takes, for what a call says it ran. */
 const char *h3_gemm_kernel(const h3_gemm *gemm);
 
-/* Whether the kernels for Hopper GPUs are asked for: H3_CANDIDATE_PRODUCTS=wgmma in the environment, until they have run on one. */
+/* Whether the kernels for Hopper GPUs may be taken: not with H3_CANDIDATE_PRODUCTS=mma in the environment, which is how the others are measured and compared on one. */
 bool h3_hopper_is_wanted(void);
 
-/* gemm_hopper.cu: whether it takes this product (they are asked for, a Hopper GPU, operands that start at 16 bytes with rows of whole 16 bytes,
+/* gemm_hopper.cu: whether it takes this product (they may be taken, a Hopper GPU, operands that start at 16 bytes with rows of whole 16 bytes,
  * no bias, no partial sums), and the product. */
 bool h3_gemm_hopper_fits(const h3_gemm *gemm);
 const char *h3_gemm_hopper_kernel(const h3_gemm *gemm); /* of a product that fits */

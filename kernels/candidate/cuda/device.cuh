@@ -11,6 +11,9 @@
 
 #ifdef H3_EMULATE
 #include "emulate.h"
+
+/* 2^x, and +0 where that is subnormal. */
+__device__ __forceinline__ float h3_exp2(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 #else
 #include <cuda_runtime.h>
 
@@ -27,6 +30,13 @@ __device__ __forceinline__ uint32_t h3_bf_pair(float low, float high)
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
+}
+
+__device__ __forceinline__ float h3_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* Launches and reports as the launches of common.h do. */
