@@ -37,7 +37,7 @@ struct matmul {
     int step;   /* rows of `right` from one tile to the next */
 };
 
-/* Where two boxes of the same height make up `columns` rows, from which one the second comes: at a multiple of 8, the first of which both bring where the half is none. */
+/* Where the second of two equal boxes starts that bring a tile's columns: at a multiple of 8, as the swizzle wants; where half of the columns is none, both bring the same 8. */
 constexpr int matmul_second(int columns) { return columns / 2 / 8 * 8; }
 
 /* What a kernel is made for: halves or bfloat16; how its operands lie; whether there is a bias; columns of a tile, which is written to shared memory as it is, or, TURNED, with columns
@@ -50,7 +50,8 @@ template <bool HALF_, int LEFT_ALONG_, int RIGHT_ALONG_, bool BIAS_, int COLUMNS
     static constexpr int STAGE_BYTES = (matmul::ROWS + COLUMNS) * matmul::DEPTH * 2, ROOM = 227 * 1024 - matmul::ROWS * COLUMNS * 2 - 4096;
     static constexpr int STAGES = ROOM / STAGE_BYTES < 8 ? ROOM / STAGE_BYTES : 8, BIASES = BIAS ? STAGES + 1 : 1; /* a tile has at least one stage: so far ahead may the fetching thread be */
     static constexpr int BOXES = RIGHT_ALONG ? 4 : COLUMNS == 256 || BLOCKS == 2 ? 2 : 1; /* of `right` */
-    static constexpr int BOX = RIGHT_ALONG ? 64 : BOXES == 1 ? COLUMNS : COLUMNS - matmul_second(COLUMNS), SECOND = matmul_second(COLUMNS); /* rows of it in one */
+    static constexpr int BOX = RIGHT_ALONG ? 64 : BOXES == 1 ? COLUMNS : COLUMNS - matmul_second(COLUMNS); /* rows of it in one */
+    static constexpr int SECOND = matmul_second(COLUMNS);
     static_assert(COLUMNS % 8 == 0 && STAGES >= 3 && (COLUMNS == 256 || (!RIGHT_ALONG && !BIAS)), "what is made");
 };
 
@@ -316,7 +317,7 @@ template <class Kind, class Writer> int matmul_launch(void *stream, const char *
 template <class Kind> bool matmul_pairs(const matmul &p)
 {
     typedef typename Kind::paired paired;
-    /* For the measurement that decides alone: 0 never, 2 always where there are two row tiles. */
+    /* Until it has been measured: 0 never, 2 always where there are two row tiles. */
     const char *text = getenv("H3_HOPPER_PAIRS");
     if (p.rows <= matmul::ROWS || hopper_processors() < 2 || (text != nullptr && *text == '0')) return false;
     if (text != nullptr && *text == '2') return true;

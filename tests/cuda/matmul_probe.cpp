@@ -213,8 +213,10 @@ int check_candidates(int along)
         int rows, columns, depth;
         const char *kernel;
     } TURNED[] = {
-        {2, 66, 136, 136, "wgmma_m64n88k16"}, {2, 90, 264, 72, "wgmma_m64n136k16"}, {2, 138, 264, 72, "wgmma_m64n160k16"}, {2, 162, 264, 72, "wgmma_m64n176k16"}, {2, 178, 264, 72, "wgmma_m64n232k16"},
-        {1, 66, 520, 136, "wgmma_m64n88k16"}, {1, 90, 520, 24, "wgmma_m64n136k16"}, {1, 138, 520, 24, "wgmma_m64n160k16"}, {1, 162, 520, 24, "wgmma_m64n176k16"}, {1, 178, 520, 24, "wgmma_m64n232k16"},
+        {2, 66, 136, 136, "wgmma_m64n88k16"}, {2, 90, 264, 72, "wgmma_m64n136k16"}, {2, 138, 264, 72, "wgmma_m64n160k16"},
+        {2, 162, 264, 72, "wgmma_m64n176k16"}, {2, 178, 264, 72, "wgmma_m64n232k16"}, {1, 66, 520, 136, "wgmma_m64n88k16"},
+        {1, 90, 520, 24, "wgmma_m64n136k16"}, {1, 138, 520, 24, "wgmma_m64n160k16"}, {1, 162, 520, 24, "wgmma_m64n176k16"},
+        {1, 178, 520, 24, "wgmma_m64n232k16"},
     };
     int failed = 0;
     for (size_t i = 0; i < sizeof TURNED / sizeof *TURNED && along < 2; i++)
