@@ -106,8 +106,8 @@ int check_added(unsigned blocks, int64_t rows, int64_t channels, int64_t columns
     m.rows = rows, m.channels = channels, m.columns = columns;
     const int code = h3_video_matmul_fits(&m) ? h3_video_start_matmul(nullptr, &m) : -1;
     const std::vector<float> got = dstream.host();
-    const bool good = was_by(blocks) && code == 0 && memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
-    printf("%s added %lld x %lld to %lld: code %d, bytes%s equal\n", good ? "ok" : "not ok", (long long)rows, (long long)channels, (long long)columns, code, good ? "" : " not");
+    const bool equal = memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0, good = was_by(blocks) && code == 0 && equal;
+    printf("%s added %lld x %lld to %lld: code %d, bytes%s equal\n", good ? "ok" : "not ok", (long long)rows, (long long)channels, (long long)columns, code, equal ? "" : " not");
     return !good;
 }
 
