@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 # --- as they are ---
 for order in '0 host' '1 edges' '2 host' '3 edges' '4 host' '4 edges'; do
     out=$(H3_EMULATE_ORDER=${order% *} H3_EMULATE_MEMORY=${order#* } "$probe" 2>&1)
-    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 31 0'
+    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 32 0'
 done
 
 # --- and with something taken away ---
@@ -66,11 +66,22 @@ changes=(
     'half|video|s/column [+] p[.]second, full\)/column, full)/|the wrong half of the weights|^1 .*not ok'
     'scores|attention|s/h3_steps_wait<1>\(\);/h3_steps_wait<2>();/|scores that are read before they are there|^1 .*not ok'
     'weights|attention|s/weights, fresh\);/fresh, weights);/|probabilities of the tile before|^1 .*not ok'
-    'there|attention|/h3_barrier_wait\(&m->values_there\[stage/d|values that are multiplied before they are there|^1 .*(not ok|arrives once too often)'
-    'done|attention|/h3_barrier_wait\(&done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
+    'there|attention|/void attend_rows/,/^}/{/attend_wait\(m->values/d}|values that are multiplied before they are there|^1 .*(not ok|arrives once too often)'
+    'done|attention|/h3_barrier_wait\(&ring[.]done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
     'mask|attention|s/attend_mask\(scores, w[.]keys - [^,]*, lane\)/(void)0/|keys behind the last one|^1 .*not ok'
     'order|attention|/^        attend_multiply<Kind>\(out, turn\);/d|older sums that nobody multiplies|^1 .*not ok'
-    'groups|attention|s/4 [*] groups/4 * attend::GROUPS/|a group that is waited for and has no query|^1 .*never come'
+    'asked|attention|/attend_wait\(m->queries/d|queries that are read before they are there|^1 .*(arrives once too often|not ok)'
+    'early_queries|attention|s/= attend_fill\((m->queries), number, ([^;]*)\);/= \&\1.there[number % 2]; h3_barrier_expect(there, \2);/|queries that come over some still in use|^1 .*(arrives once too often|never come|not ok)'
+    'kept_queries|attention|/void attend_rows/,/^}/{/attend_done\(m->queries/d}|queries that are never given back|^1 .*never come'
+    'second_queries|attention|s/m->query\[number % 2\]\[0\]/m->query[0][0]/|queries of the tile before|^1 .*not ok'
+    'last_values|attention|/void attend_rows/,/^}/{/^    attend_done\(m->values/d}|the last values of a tile that are never given back|^1 .*never come'
+    'count|attention|/void attend_rows/,/^}/s/unsigned count = .*;/unsigned count = 0;/|tiles of a block that begin with the first place|^1 .*(not ok|arrives once too often|never come)'
+    'idle_count|attention|/void attend_nothing/,/^}/s/unsigned count = .*;/unsigned count = 0;/|a group without rows that begins with the first place|^1 .*(not ok|arrives once too often|never come)'
+    'idle_keys|attention|/void attend_nothing/,/^}/{/attend_done\(m->keys/d}|a group without rows that keeps the keys|^1 .*never come'
+    'idle_values|attention|/void attend_nothing/,/^}/{/attend_done\(m->values/d}|a group without rows that keeps the values|^1 .*never come'
+    'idle_queries|attention|/void attend_nothing/,/^}/{/attend_done\(m->queries/d}|a group without rows that keeps the queries|^1 .*never come'
+    'hasty|attention|/void attend_nothing/,/^}/{/attend_wait\(m->values/d}|a group without rows that gives places back before they are there|^1 .*(arrives once too often|never come|not ok)'
+    'fewer|attention|s/ [+] \(w[.]queries % attend::QUERIES > 0 [?] heads : 0\)//|queries that make no whole tile|^1 .*(not ok|cannot be launched)'
     'queries|attention|s/if \(at[.]first [+] row < w[.]queries\) [*]/*/|queries behind the last one|^1 +$'
     'own|gradients|/h3_barrier_wait\(&m->own_there/d|own rows that are read before they are there|^1 .*(not ok|arrives once too often)'
     'kept|gradients|/h3_barrier_wait\(&m->own_done/d|own rows that come over some still in use|^1 .*(not ok|arrives once too often)'
@@ -95,8 +106,8 @@ try_all() {
         tried "$name" "$part" >"$work/$name.tried" 2>/dev/null # a shell says which signal ended a probe
     done
 }
-try_all "${changes[@]:0:15}" &
-try_all "${changes[@]:15}" &
+try_all "${changes[@]:0:21}" &
+try_all "${changes[@]:21}" &
 wait
 for change in "${changes[@]}"; do
     IFS='|' read -r name _ _ what how <<<"$change"
