@@ -1,9 +1,10 @@
 /*
  * out = softmax(q k^T) v for every head, full, on a Hopper GPU; how scores become probabilities is the Kind's affair, and with it the order of those sums.
  *
- * A tile is 128 queries of one head; a block stays for many of them. One thread fetches a tile's queries, and then keys and values, Kind::KEYS at a time, into Kind::STAGES places
- * each, and goes on with the next tile while this one is finished and written. Two groups of four warps work on 64 queries each: while the tensor cores multiply the probabilities of one tile with its values, the group turns the next tile's scores into probabilities. Scores and sums
- * are chains of k16 steps of the tensor core, channels and keys ascending, in FP32; what was summed is multiplied by the Kind's turn after one tile and before the next.
+ * A part of the work is 128 queries of one head, which walk the keys and values, a tile of Kind::KEYS at a time. A block stays for many parts: one thread fetches a part's queries and
+ * tiles, these into Kind::STAGES places, and goes on with the next part while this one is finished and written. Two groups of four warps work on 64 queries each: while the tensor
+ * cores multiply the probabilities of one tile with its values, the group turns the next tile's scores into probabilities. Scores and sums are chains of k16 steps of the tensor
+ * core, channels and keys ascending, in FP32; what was summed is multiplied by the Kind's turn after one tile and before the next.
  *
  * A Kind has
  *   HALF, DEPTH (64 or 128), KEYS (64, or where DEPTH is 64 96), STAGES
@@ -28,8 +29,8 @@ struct attend_work {
     float *lse; /* [items][heads][queries], for Kinds that want it */
     int64_t items, queries, keys, heads, pitch;
     float octaves, alpha; /* exp(alpha s) = exp2(octaves s) */
-    int whole, steps;     /* tiles of 128 queries, a head; of Kind::KEYS, a tile */
-    unsigned ends[2];     /* of the tiles of all heads: whole ones, a head's after each other; those with fewer queries */
+    int whole, steps;     /* parts of 128 queries, a head; tiles of Kind::KEYS */
+    unsigned ends[2];     /* of the parts: whole ones, a head's after each other; those with fewer queries */
 };
 
 struct attend {
@@ -46,7 +47,7 @@ template <unsigned PLACES> struct attend_ring {
 
 template <class Kind> struct attend_memory {
     static constexpr int PANELS = Kind::DEPTH / 64; /* of 64 channels */
-    uint16_t query[2][PANELS][attend::GROUPS][attend::GROUP_ROWS * 64]; /* of this tile and of the next */
+    uint16_t query[2][PANELS][attend::GROUPS][attend::GROUP_ROWS * 64]; /* of this part and of the next */
     uint16_t key[Kind::STAGES][PANELS][Kind::KEYS * 64], value[Kind::STAGES][PANELS][Kind::KEYS * 64];
     uint16_t out[attend::QUERIES * Kind::DEPTH]; /* attend_spot */
     attend_ring<2> queries;
@@ -65,21 +66,21 @@ template <int COUNT> H3_DEVICE void attend_mask(float (&scores)[COUNT], int64_t 
 }
 
 #ifdef H3_HOPPER_CODE
-/* Where a tile is. */
+/* Where a part is. */
 struct attend_place {
     int64_t head;            /* of all items */
     int item, column, first; /* column: of the head's first channel */
 };
 
-template <class Kind> H3_DEVICE attend_place attend_place_of(const attend_work &w, unsigned tile)
+template <class Kind> H3_DEVICE attend_place attend_place_of(const attend_work &w, unsigned part)
 {
-    const bool is_whole = tile < w.ends[0];
-    const unsigned whole = (unsigned)w.whole, heads = (unsigned)w.heads, head = is_whole ? tile / whole : tile - w.ends[0];
+    const bool is_whole = part < w.ends[0];
+    const unsigned whole = (unsigned)w.whole, heads = (unsigned)w.heads, head = is_whole ? part / whole : part - w.ends[0];
     attend_place at;
     at.head = head;
     at.item = (int)(head / heads);
     at.column = (int)(head % heads) * Kind::DEPTH;
-    at.first = (int)(is_whole ? tile % whole : whole) * attend::QUERIES;
+    at.first = (int)(is_whole ? part % whole : whole) * attend::QUERIES;
     return at;
 }
 
@@ -118,8 +119,8 @@ template <class Kind> H3_DEVICE void attend_fetch(attend_memory<Kind> *m, const 
 {
     constexpr unsigned STEP = Kind::KEYS * Kind::DEPTH * sizeof(uint16_t);
     unsigned number = 0, count = 0;
-    for (unsigned tile = blockIdx.x; tile < w.ends[1]; tile += gridDim.x, number++) {
-        const attend_place at = attend_place_of<Kind>(w, tile);
+    for (unsigned part = blockIdx.x; part < w.ends[1]; part += gridDim.x, number++) {
+        const attend_place at = attend_place_of<Kind>(w, part);
         h3_barrier *there = attend_fill(m->queries, number, sizeof m->query[0]);
         for (int i = 0; i < Kind::DEPTH / 64; i++) h3_load_box(m->query[number % 2][i], query, at.column + 64 * i, at.first, at.item, there);
         for (int step = 0; step < w.steps; step++, count++) {
@@ -179,7 +180,7 @@ H3_DEVICE void attend_write(const attend_work &w, const attend_place &at, uint16
 {
     constexpr int PIECES = Kind::DEPTH / 8;
     const int64_t pitch = w.heads * Kind::DEPTH, start = (int64_t)at.item * w.queries * pitch + at.column;
-    __syncwarp(); /* who still copies the tile before */
+    __syncwarp(); /* who still copies the part before */
 #pragma unroll
     for (int i = 0; i < Kind::DEPTH / 2; i += 2) {
         const float last = scale[i % 4 / 2];
@@ -193,8 +194,8 @@ H3_DEVICE void attend_write(const attend_work &w, const attend_place &at, uint16
     }
 }
 
-/* The group's rows of a tile, the `number`-th of the block's. */
-template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const attend_work &w, unsigned tile, unsigned number, int group, int warp, int lane)
+/* The group's rows of a part, the `number`-th of the block's. */
+template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const attend_work &w, unsigned part, unsigned number, int group, int warp, int lane)
 {
     constexpr int KEYS = Kind::KEYS;
     const int own = group * attend::GROUP_ROWS + warp * 16;
@@ -242,12 +243,12 @@ template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const a
     h3_steps_keep(out);
     h3_steps_keep(weights);
     attend_done(m->values, count, lane);
-    const attend_place at = attend_place_of<Kind>(w, tile); /* here, since it would take registers above */
+    const attend_place at = attend_place_of<Kind>(w, part); /* here, since it would take registers above */
     Kind::finish(w, state, turn, at.head, at.first + own + lane / 4, lane);
     attend_write<Kind>(w, at, m->out, out, turn, own, lane);
 }
 
-/* A group without rows lets a tile pass. Where values are there, nobody still reads what had the places of their keys and queries before. */
+/* A group without rows lets a part pass. Where values are there, nobody still reads what had the places of their keys and queries before. */
 template <class Kind> H3_DEVICE void attend_nothing(attend_memory<Kind> *m, const attend_work &w, unsigned number, int lane)
 {
     unsigned count = number * (unsigned)w.steps;
@@ -259,11 +260,11 @@ template <class Kind> H3_DEVICE void attend_nothing(attend_memory<Kind> *m, cons
     attend_done(m->queries, number, lane);
 }
 
-template <class Kind> H3_DEVICE void attend_tiles(attend_memory<Kind> *m, const attend_work &w, int group, int warp, int lane)
+template <class Kind> H3_DEVICE void attend_parts(attend_memory<Kind> *m, const attend_work &w, int group, int warp, int lane)
 {
     unsigned number = 0;
-    for (unsigned tile = blockIdx.x; tile < w.ends[1]; tile += gridDim.x, number++) {
-        if (tile < w.ends[0] || w.queries % attend::QUERIES > group * attend::GROUP_ROWS) attend_rows<Kind>(m, w, tile, number, group, warp, lane);
+    for (unsigned part = blockIdx.x; part < w.ends[1]; part += gridDim.x, number++) {
+        if (part < w.ends[0] || w.queries % attend::QUERIES > group * attend::GROUP_ROWS) attend_rows<Kind>(m, w, part, number, group, warp, lane);
         else attend_nothing<Kind>(m, w, number, lane);
     }
 }
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(attend::THREADS, 1)
         if (threadIdx.x == 0) attend_fetch<Kind>(m, &query, &key, &value, w);
     } else {
         h3_registers_more<attend::WORKING>();
-        attend_tiles<Kind>(m, w, group - 1, warp, lane);
+        attend_parts<Kind>(m, w, group - 1, warp, lane);
     }
 #else
     /* What a Kind has, named for compilers that miss a use of it. */

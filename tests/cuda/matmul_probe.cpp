@@ -254,8 +254,8 @@ int main(int argc, char **argv)
     if (attention) {
         failed += check_attention(2, 200, 200, 2);
         failed += check_attention(1, 130, 64, 1); /* one tile of keys */
-        failed += check_attention(7, 5, 7, 3);    /* more tiles than processors, a group of each without rows */
-        failed += check_attention(2, 160, 70, 3); /* whole tiles of a block, then the others */
+        failed += check_attention(7, 5, 7, 3);    /* more parts than processors, a group without rows */
+        failed += check_attention(2, 160, 70, 3); /* whole parts of a block, then the others */
         failed += check_attention(1, 64, 700, 1); /* more tiles than places */
     }
     if (gradients) {
