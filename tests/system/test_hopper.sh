@@ -65,17 +65,21 @@ changes=(
     'rows|video|s/left < most [?] left : most/most/|rows behind the last one|^1 +$'
     'half|video|s/column [+] p[.]second, full\)/column, full)/|the wrong half of the weights|^1 .*not ok'
     'scores|attention|s/h3_steps_wait<1>\(\);/h3_steps_wait<2>();/|scores that are read before they are there|^1 .*not ok'
-    'weights|attention|s/weights, fresh\);/fresh, weights);/|probabilities of the tile before|^1 .*not ok'
-    'there|attention|/void attend_rows/,/^}/{/attend_wait\(m->values/d}|values that are multiplied before they are there|^1 .*(not ok|arrives once too often)'
+    'weights|attention|s/l[.]weights, fresh\);/fresh, l.weights);/|probabilities of the tile before|^1 .*not ok'
+    'there|attention|/void attend_step/,/^}/{/attend_wait\(m->values/d}|values that are multiplied before they are there|^1 .*(not ok|arrives once too often)'
     'done|attention|/h3_barrier_wait\(&ring[.]done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
     'mask|attention|s/attend_mask\(scores, w[.]keys - [^,]*, lane\)/(void)0/|keys behind the last one|^1 .*not ok'
-    'order|attention|/^        attend_multiply<Kind>\(out, turn\);/d|older sums that nobody multiplies|^1 .*not ok'
+    'order|attention|/void attend_step/,/^}/{/attend_multiply/d}|older sums that nobody multiplies|^1 .*not ok'
     'asked|attention|/attend_wait\(m->queries/d|queries that are read before they are there|^1 .*(arrives once too often|not ok)'
     'early_queries|attention|s/= attend_fill\((m->queries), number, ([^;]*)\);/= \&\1.there[number % 2]; h3_barrier_expect(there, \2);/|queries that come over some still in use|^1 .*(arrives once too often|never come|not ok)'
     'kept_queries|attention|/void attend_rows/,/^}/{/attend_done\(m->queries/d}|queries that are never given back|^1 .*never come'
-    'second_queries|attention|s/m->query\[number % 2\]\[0\]/m->query[0][0]/|queries of another part|^1 .*not ok'
+    'second_queries|attention|s/number % 2 [*] QUERY/0/|queries of another part|^1 .*not ok'
     'last_values|attention|/void attend_rows/,/^}/{/^    attend_done\(m->values/d}|the last values of a part that are never given back|^1 .*never come'
     'count|attention|/void attend_rows/,/^}/s/unsigned count = .*;/unsigned count = 0;/|parts of a block that all begin with the first place|^1 .*(not ok|arrives once too often|never come)'
+    'first_keys|attention|/void attend_rows/,/^}/{/^        attend_wait\(m->keys/d}|first keys that are multiplied before they are there|^1 .*(not ok|arrives once too often)'
+    'finished|attention|s/l[.]out, finished, own/l.out, l.state, own/|a part that is finished with what is kept of the next|^1 .*not ok'
+    'begun|attention|/^        Kind::begin/d|a part that goes on with what was kept of another|^1 .*not ok'
+    'cleared|attention|/l[.]out\[i\] = 0[.]0f/d;/void attend_rows/,/^}/{/pragma unroll/d}|a part that is added to another|^1 .*not ok'
     'idle_count|attention|/void attend_nothing/,/^}/s/unsigned count = .*;/unsigned count = 0;/|a group without rows that begins with the first place again|^1 .*(not ok|arrives once too often|never come)'
     'idle_keys|attention|/void attend_nothing/,/^}/{/attend_done\(m->keys/d}|a group without rows that keeps the keys|^1 .*never come'
     'idle_values|attention|/void attend_nothing/,/^}/{/attend_done\(m->values/d}|a group without rows that keeps the values|^1 .*never come'
@@ -106,8 +110,8 @@ try_all() {
         tried "$name" "$part" >"$work/$name.tried" 2>/dev/null # a shell says which signal ended a probe
     done
 }
-try_all "${changes[@]:0:21}" &
-try_all "${changes[@]:21}" &
+try_all "${changes[@]:0:23}" &
+try_all "${changes[@]:23}" &
 wait
 for change in "${changes[@]}"; do
     IFS='|' read -r name _ _ what how <<<"$change"
@@ -136,7 +140,7 @@ if [ -n "$nvcc" ]; then
     complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//' C7508 'registers that nobody promised'
     complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d' C7517 'accumulators that are read without a wait'
     complained turning $gradients $gradients '/steps under way from one turn/s/wait<0>/wait<1>/' C7514 'steps that are under way from one turn of a loop to the next'
-    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/' C7513 'registers of steps that come from between others'
+    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(l[.]weights, fresh\)/for (int i = 0; i < Kind::KEYS \/ 4; i++) l.weights[i] = fresh[i]/' C7513 'registers of steps that come from between others'
 else
     no_gpu 'what the assembler makes of the products (no nvcc on this machine)'
 fi
