@@ -67,7 +67,7 @@ static FILE *terminal(void)
 
 static void show(const h3_progress *progress, double now)
 {
-    double elapsed = now - progress->start, rate = elapsed > 0 ? (double)progress->done / elapsed : 0;
+    double elapsed = now - progress->start, rate = elapsed > 0 ? (double)(progress->done - progress->before) / elapsed : 0;
     char time_text[40] = "unknown time", rate_text[40];
     FILE *stream = progress->terminal ? terminal() : stderr;
     if (rate > 0) spell_time(time_text, sizeof time_text, (double)(progress->total - progress->done) / rate);
@@ -83,6 +83,8 @@ void h3_progress_start(h3_progress *progress, const char *title, const char *uni
     *progress = (h3_progress){.title = title, .unit = unit, .total = total, .start = now, .last = now};
     progress->terminal = enabled && terminal() != NULL;
 }
+
+void h3_progress_resume(h3_progress *progress, int64_t before) { progress->done = progress->before = before; }
 
 void h3_progress_add(h3_progress *progress, int64_t count)
 {

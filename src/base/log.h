@@ -19,11 +19,13 @@ void h3_complain(const char *program, const char *message);
  * at most every 10 s. */
 typedef struct h3_progress {
     const char *title, *unit;
-    int64_t total, done;
+    int64_t total, done, before; /* before: done when it started, by an earlier attempt */
     double start, last;
     int terminal;
 } h3_progress;
 void h3_progress_start(h3_progress *progress, const char *title, const char *unit, int64_t total);
+/* So much was done before: it counts, but not in the rate. */
+void h3_progress_resume(h3_progress *progress, int64_t before);
 void h3_progress_add(h3_progress *progress, int64_t count);
 void h3_progress_end(h3_progress *progress);
 

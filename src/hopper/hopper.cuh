@@ -1,6 +1,6 @@
 /*
- * What Hopper GPUs (sm_90a) have for products: barriers in shared memory, boxes that a copy engine fetches, tensor-core steps of four warps whose operands
- * lie in shared memory. Nothing here knows a problem.
+ * What Hopper GPUs (sm_90a) have for products: barriers in shared memory, boxes that a copy engine fetches, for several blocks at once too, tensor-core steps of four
+ * warps whose operands lie in shared memory. Nothing here knows a problem.
  *
  * A tile in shared memory is rows of 64 elements of 16 bits (128 bytes), eight rows to 1024 bytes, and starts at a multiple of 1024. Its 16-byte piece p of row r lies
  * where piece p ^ (r % 8) would: the order that a box (tensor_map.cuh) arrives in and that a step reads. The contraction lies across an operand when its rows are the
@@ -81,6 +81,23 @@ __device__ __forceinline__ void h3_barrier_wait(h3_barrier *barrier, unsigned pa
                      : "memory");
 }
 
+/* --- clusters: blocks that run at the same time and reach each other's shared memory; h3_cluster_meet before the first such reach, and before a block ends */
+
+/* All threads of all blocks of the cluster. */
+__device__ __forceinline__ void h3_cluster_meet() { asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" : : : "memory"); }
+
+/*
+ * h3_barrier_arrive at the barrier that the cluster's block `block` has at the same place: whatever this warp's steps read has been read. It publishes nothing that was written,
+ * which would take a release at the scope of the cluster; that is a fence for the whole GPU each time (MEMBAR.GPU), and CCTL.IVALL where it is waited for.
+ */
+__device__ __forceinline__ void h3_barrier_arrive_at(h3_barrier *barrier, int block)
+{
+    asm volatile("{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\tmbarrier.arrive.shared::cluster.b64 _, [there];\n\t}"
+                 :
+                 : "r"(h3_shared_address(barrier)), "r"(block)
+                 : "memory");
+}
+
 /* --- copies to shared memory, whose bytes count at `barrier` ---------------------------------------------------------- */
 
 /* The box of `map` whose first element is (column, row); zeros beyond the tensor. */
@@ -92,7 +109,16 @@ __device__ __forceinline__ void h3_load_box(void *to, const CUtensorMap *map, in
                  : "memory");
 }
 
-/* The same of a map of items of such tensors. */
+/* The same to that place of every block of the cluster whose bit is in `blocks`; in each its bytes count at its own barrier. */
+__device__ __forceinline__ void h3_load_box_into(unsigned blocks, void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
+                 :
+                 : "r"(h3_shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(h3_shared_address(barrier)), "h"((uint16_t)blocks)
+                 : "memory");
+}
+
+/* h3_load_box of a map of items of such tensors. */
 __device__ __forceinline__ void h3_load_box(void *to, const CUtensorMap *map, int column, int row, int item, h3_barrier *barrier)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"

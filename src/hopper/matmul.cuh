@@ -8,9 +8,14 @@
  * A block stays for many tiles. Its twelve warps are three groups: two multiply 64 rows each, and round what they have into a tile of shared memory, turned over where the Kind
  * says so. Of the first group one thread fetches 64 steps of the contraction of a tile's rows and columns at a time into STAGES places, and three warps take the rounded tile,
  * while the next one is multiplied.
+ *
+ * Blocks work alone or, Kind::BLOCKS 2, in pairs (a cluster) on two row tiles of the same columns: each fetches its own rows and half of the columns, these into both, so that
+ * fewer bytes come from the L2 cache. Pairs change no bit either.
  */
 #ifndef H3_HOPPER_MATMUL_CUH
 #define H3_HOPPER_MATMUL_CUH
+
+#include <stdlib.h>
 
 #include "hopper.cuh"
 #include "tensor_map.cuh"
@@ -28,19 +33,25 @@ struct matmul {
     const void *left, *right;
     const uint16_t *bias; /* [columns], in whole 16 bytes with as many elements as a tile's columns need; read by kinds with BIAS */
     int64_t rows, columns, depth;
-    int second; /* rows of `right` from a tile's first half of the columns to its other half */
+    int second; /* rows of `right` from a tile's first box to its second: matmul_second(columns of a tile), more where the two halves lie apart */
     int step;   /* rows of `right` from one tile to the next */
 };
 
+/* Where the second of two equal boxes starts that bring a tile's columns: at a multiple of 8, as the swizzle wants; where half of the columns is none, both bring the same 8. */
+constexpr int matmul_second(int columns) { return columns / 2 / 8 * 8; }
+
 /* What a kernel is made for: halves or bfloat16; how its operands lie; whether there is a bias; columns of a tile, which is written to shared memory as it is, or, TURNED, with columns
- * for rows (128 results to one). */
-template <bool HALF_, int LEFT_ALONG_, int RIGHT_ALONG_, bool BIAS_, int COLUMNS_ = 256, bool TURNED_ = false> struct matmul_kind {
+ * for rows (128 results to one); how many blocks share columns. */
+template <bool HALF_, int LEFT_ALONG_, int RIGHT_ALONG_, bool BIAS_, int COLUMNS_ = 256, bool TURNED_ = false, int BLOCKS_ = 1> struct matmul_kind {
+    typedef matmul_kind<HALF_, LEFT_ALONG_, RIGHT_ALONG_, BIAS_, COLUMNS_, TURNED_, 2> paired;
     static constexpr bool HALF = HALF_, BIAS = BIAS_, TURNED = TURNED_;
-    static constexpr int LEFT_ALONG = LEFT_ALONG_, RIGHT_ALONG = RIGHT_ALONG_, COLUMNS = COLUMNS_;
+    static constexpr int LEFT_ALONG = LEFT_ALONG_, RIGHT_ALONG = RIGHT_ALONG_, COLUMNS = COLUMNS_, BLOCKS = BLOCKS_;
     static constexpr int WIDTH = TURNED ? matmul::ROWS : COLUMNS; /* of a row of the rounded tile */
     static constexpr int STAGE_BYTES = (matmul::ROWS + COLUMNS) * matmul::DEPTH * 2, ROOM = 227 * 1024 - matmul::ROWS * COLUMNS * 2 - 4096;
     static constexpr int STAGES = ROOM / STAGE_BYTES < 8 ? ROOM / STAGE_BYTES : 8, BIASES = BIAS ? STAGES + 1 : 1; /* a tile has at least one stage: so far ahead may the fetching thread be */
-    static constexpr int BOXES = COLUMNS == 256 ? 2 : 1; /* of `right`, where the contraction lies across it */
+    static constexpr int BOXES = RIGHT_ALONG ? 4 : COLUMNS == 256 || BLOCKS == 2 ? 2 : 1; /* of `right` */
+    static constexpr int BOX = RIGHT_ALONG ? 64 : BOXES == 1 ? COLUMNS : COLUMNS - matmul_second(COLUMNS); /* rows of it in one */
+    static constexpr int SECOND = matmul_second(COLUMNS);
     static_assert(COLUMNS % 8 == 0 && STAGES >= 3 && (COLUMNS == 256 || (!RIGHT_ALONG && !BIAS)), "what is made");
 };
 
@@ -57,18 +68,24 @@ template <class Kind> H3_DEVICE int matmul_spot(int row, int piece) { return row
 
 /* --- tiles ------------------------------------------------------------------------------------------------------------ */
 
-__host__ H3_DEVICE int matmul_row_tiles(const matmul &p) { return (int)((p.rows + matmul::ROWS - 1) / matmul::ROWS); }
+/* Whole pairs: the last tile may be none, of which zeros are fetched and nothing is written. */
+template <class Kind> __host__ H3_DEVICE int matmul_row_tiles(const matmul &p)
+{
+    constexpr int ROWS = matmul::ROWS * Kind::BLOCKS;
+    return (int)((p.rows + ROWS - 1) / ROWS) * Kind::BLOCKS;
+}
 template <class Kind> __host__ H3_DEVICE int matmul_column_tiles(const matmul &p) { return (int)((p.columns + Kind::COLUMNS - 1) / Kind::COLUMNS); }
-template <class Kind> __host__ H3_DEVICE int matmul_tiles(const matmul &p) { return matmul_row_tiles(p) * matmul_column_tiles<Kind>(p); }
+template <class Kind> __host__ H3_DEVICE int matmul_tiles(const matmul &p) { return matmul_row_tiles<Kind>(p) * matmul_column_tiles<Kind>(p); }
 
-/* Which tile comes as the t-th. */
+/* Which tile comes as the t-th; a pair of blocks has t and t + 1, row tiles of the same columns. */
 struct matmul_tile {
     int row, column; /* in tiles */
 };
 
 template <class Kind> H3_DEVICE matmul_tile matmul_tile_at(const matmul &p, int t)
 {
-    const int all = matmul_row_tiles(p), together = matmul::ROWS_TOGETHER * matmul_column_tiles<Kind>(p), first = t / together * matmul::ROWS_TOGETHER;
+    static_assert(matmul::ROWS_TOGETHER % Kind::BLOCKS == 0, "pairs stay together");
+    const int all = matmul_row_tiles<Kind>(p), together = matmul::ROWS_TOGETHER * matmul_column_tiles<Kind>(p), first = t / together * matmul::ROWS_TOGETHER;
     const int count = all - first < matmul::ROWS_TOGETHER ? all - first : matmul::ROWS_TOGETHER;
     const matmul_tile tile = {first + t % together % count, t % together / count};
     return tile;
@@ -77,11 +94,21 @@ template <class Kind> H3_DEVICE matmul_tile matmul_tile_at(const matmul &p, int 
 #ifdef H3_HOPPER_CODE
 /* --- fetching --------------------------------------------------------------------------------------------------------- */
 
+/* The i-th box of `right` for a tile's columns at `column` and 64 steps at k. */
+template <class Kind> H3_DEVICE void matmul_fetch_right(uint16_t *to, const CUtensorMap *right, const matmul &p, int i, int k, int column, h3_barrier *full)
+{
+    constexpr unsigned BOTH = 3;
+    uint16_t *place = to + i * (Kind::RIGHT_ALONG ? matmul::PANEL : Kind::SECOND * matmul::DEPTH);
+    const int x = Kind::RIGHT_ALONG ? column + 64 * i : k, y = Kind::RIGHT_ALONG ? k : column + p.second * i;
+    if (Kind::BLOCKS == 1) h3_load_box(place, right, x, y, full);
+    else h3_load_box_into(BOTH, place, right, x, y, full);
+}
+
 template <class Kind> H3_DEVICE void matmul_fetch(matmul_memory<Kind> *m, const CUtensorMap *left, const CUtensorMap *right, const matmul &p)
 {
-    constexpr unsigned STAGE = (unsigned)(sizeof m->left[0] + sizeof m->right[0]), BIAS = Kind::BIAS ? (unsigned)sizeof m->bias[0] : 0;
-    constexpr int HALF = Kind::COLUMNS / 2;
-    const int tiles = matmul_tiles<Kind>(p), depth = (int)p.depth;
+    constexpr int OWN = Kind::BOXES / Kind::BLOCKS, HALF = Kind::COLUMNS / 2;
+    constexpr unsigned STAGE = (unsigned)sizeof m->left[0] + Kind::BOXES * Kind::BOX * matmul::DEPTH * 2, BIAS = Kind::BIAS ? (unsigned)sizeof m->bias[0] : 0;
+    const int tiles = matmul_tiles<Kind>(p), depth = (int)p.depth, first = (int)(blockIdx.x % Kind::BLOCKS) * OWN;
     int stage = 0, phase = 0, turn = 0;
     for (int t = (int)blockIdx.x; t < tiles; t += (int)gridDim.x, turn = (turn + 1) % Kind::BIASES) {
         const matmul_tile tile = matmul_tile_at<Kind>(p, t);
@@ -95,12 +122,7 @@ template <class Kind> H3_DEVICE void matmul_fetch(matmul_memory<Kind> *m, const 
             } else {
                 h3_load_box(m->left[stage], left, k, row, full);
             }
-            if (Kind::RIGHT_ALONG) {
-                for (int i = 0; i < 4; i++) h3_load_box(m->right[stage] + i * matmul::PANEL, right, column + 64 * i, k, full);
-            } else {
-                h3_load_box(m->right[stage], right, k, column, full);
-                if (Kind::BOXES == 2) h3_load_box(m->right[stage] + HALF * matmul::DEPTH, right, k, column + p.second, full);
-            }
+            for (int i = 0; i < OWN; i++) matmul_fetch_right<Kind>(m->right[stage], right, p, first + i, k, column, full);
             if (Kind::BIAS && k == 0) {
                 h3_load_bytes(m->bias[turn], p.bias + column, BIAS / 2, full);
                 h3_load_bytes(m->bias[turn] + HALF, p.bias + column + p.second, BIAS / 2, full);
@@ -147,6 +169,16 @@ template <class Kind> H3_DEVICE void matmul_round(uint16_t *tile, const float (&
     }
 }
 
+/* This warp does not read a place any more, which is filled by this block and by the other one of the pair. */
+template <class Kind> H3_DEVICE void matmul_give_back(h3_barrier *empty, int lane)
+{
+    if (Kind::BLOCKS == 1) {
+        if (lane == 0) h3_barrier_arrive(empty);
+    } else if (lane < Kind::BLOCKS) {
+        h3_barrier_arrive_at(empty, lane);
+    }
+}
+
 template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory<Kind> *m, const matmul &p, int group, int warp, int lane)
 {
     constexpr int LEFT_STAGE = sizeof m->left[0] / 16, RIGHT_STAGE = sizeof m->right[0] / 16; /* in a descriptor */
@@ -167,14 +199,14 @@ template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory<Kind> *m, con
                                                                           right + (uint64_t)(stage * RIGHT_STAGE + i * RIGHT_STEP), k > 0 || i > 0);
             h3_steps_close();
             h3_steps_wait<1>();
-            if (k > 0 && lane == 0) h3_barrier_arrive(&m->empty[last]);
+            if (k > 0) matmul_give_back<Kind>(&m->empty[last], lane);
             last = stage;
             stage = stage + 1 == Kind::STAGES ? 0 : stage + 1;
             phase ^= stage == 0;
         }
         h3_steps_wait<0>();
         h3_steps_keep(d);
-        if (lane == 0) h3_barrier_arrive(&m->empty[last]);
+        matmul_give_back<Kind>(&m->empty[last], lane);
         h3_barrier_wait(&m->taken, (unsigned)filled ^ 1u);
         if constexpr (Kind::TURNED) matmul_round_turned<Kind>(m->tile, d, group, warp, lane);
         else matmul_round<Kind>(m->tile, d, m->bias[turn], group, warp, lane);
@@ -185,7 +217,7 @@ template <class Kind> H3_DEVICE void matmul_multiply(matmul_memory<Kind> *m, con
 
 /* --- writing ---------------------------------------------------------------------------------------------------------- */
 
-/* `write`: a Writer; called by three warps with a rounded tile, the first of its rows, how many of them there are, and which tile of the others it is. */
+/* `write`: a Writer; called by three warps with a rounded tile, the first of its rows, how many of them there are (none, or below, of one that a pair lacks), and which tile of the others it is. */
 template <class Kind, class Writer> H3_DEVICE void matmul_write(matmul_memory<Kind> *m, const matmul &p, const Writer &write, int warp, int lane)
 {
     const int tiles = matmul_tiles<Kind>(p);
@@ -213,13 +245,14 @@ __global__ void __launch_bounds__(matmul::THREADS, 1) matmul_kernel(const __grid
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < Kind::STAGES; stage++) {
             h3_barrier_set(&m->full[stage], 1);
-            h3_barrier_set(&m->empty[stage], matmul::MULTIPLIERS);
+            h3_barrier_set(&m->empty[stage], matmul::MULTIPLIERS * Kind::BLOCKS);
         }
         h3_barrier_set(&m->filled, matmul::MULTIPLIERS);
         h3_barrier_set(&m->taken, matmul::WRITERS);
         h3_barriers_are_set();
     }
-    __syncthreads();
+    if (Kind::BLOCKS == 1) __syncthreads();
+    else h3_cluster_meet();
     if (group == 0) {
         h3_registers_fewer<matmul::WRITING>();
         if (warp > 0) matmul_write<Kind>(m, p, write, warp - 1, lane);
@@ -228,6 +261,7 @@ __global__ void __launch_bounds__(matmul::THREADS, 1) matmul_kernel(const __grid
         h3_registers_more<matmul::MULTIPLYING>();
         matmul_multiply<Kind>(m, p, group - 1, warp, lane);
     }
+    if (Kind::BLOCKS > 1) h3_cluster_meet(); /* the other block still arrives at this one's barriers */
 #else
     (void)sizeof(write(nullptr, 0, 0, 0, 0, 0), 0);
     __trap();
@@ -246,27 +280,52 @@ template <class Kind> bool matmul_fits(const matmul &p)
     return (p.rows + matmul::ROWS - 1) / matmul::ROWS * ((p.columns + Kind::COLUMNS - 1) / Kind::COLUMNS) <= limit && hopper_processors() > 0;
 }
 
-/* A product that fits, on `stream`; a cudaError_t. */
-template <class Kind, class Writer> int matmul_start(void *stream, const char *name, const matmul &p, const Writer &write)
+template <class Kind> int matmul_grid(const matmul &p)
+{
+    const int tiles = matmul_tiles<Kind>(p), most = hopper_processors() / Kind::BLOCKS * Kind::BLOCKS;
+    return tiles < most ? tiles : most;
+}
+
+template <class Kind, class Writer> int matmul_launch(void *stream, const char *name, const matmul &p, const Writer &write)
 {
     static_assert(sizeof(matmul_memory<Kind>) <= 227 * 1024, "shared memory of a multiprocessor");
-    const int tiles = matmul_tiles<Kind>(p), most = hopper_processors();
-    const unsigned grid = (unsigned)(tiles < most ? tiles : most);
+    const dim3 grid((unsigned)matmul_grid<Kind>(p));
     CUtensorMap left, right;
     int code = Kind::LEFT_ALONG ? make_tensor_map(&left, p.left, p.depth, p.rows, 64) : make_tensor_map(&left, p.left, p.rows, p.depth, matmul::ROWS);
     if (code != cudaSuccess) return code;
-    code = Kind::RIGHT_ALONG ? make_tensor_map(&right, p.right, p.depth, p.columns, 64) : make_tensor_map(&right, p.right, p.columns, p.depth, Kind::COLUMNS / Kind::BOXES);
+    code = Kind::RIGHT_ALONG ? make_tensor_map(&right, p.right, p.depth, p.columns, 64) : make_tensor_map(&right, p.right, p.columns, p.depth, Kind::BOX);
     if (code != cudaSuccess) return code;
 #ifdef H3_EMULATE
     (void)stream;
-    h3_emulate(name, dim3(grid), matmul::THREADS, sizeof(matmul_memory<Kind>), [=] { matmul_kernel<Kind, Writer>(left, right, p, write); });
+    h3_emulate(name, grid, matmul::THREADS, sizeof(matmul_memory<Kind>), [=] { matmul_kernel<Kind, Writer>(left, right, p, write); }, Kind::BLOCKS);
 #else
     (void)name;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = Kind::BLOCKS, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid, config.blockDim = dim3(matmul::THREADS), config.dynamicSmemBytes = sizeof(matmul_memory<Kind>), config.stream = (cudaStream_t)stream;
+    config.attrs = &cluster, config.numAttrs = Kind::BLOCKS > 1;
     code = (int)cudaFuncSetAttribute(matmul_kernel<Kind, Writer>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(matmul_memory<Kind>));
     if (code != cudaSuccess) return code;
-    matmul_kernel<Kind, Writer><<<grid, matmul::THREADS, sizeof(matmul_memory<Kind>), (cudaStream_t)stream>>>(left, right, p, write);
+    (void)cudaLaunchKernelEx(&config, matmul_kernel<Kind, Writer>, left, right, p, write);
 #endif
     return (int)cudaGetLastError();
+}
+
+/* Whether pairs of blocks take no more waves over the multiprocessors than blocks alone: they need an even number of row tiles. */
+template <class Kind> bool matmul_pairs(const matmul &p)
+{
+    typedef typename Kind::paired paired;
+    if (p.rows <= matmul::ROWS || hopper_processors() < 2) return false;
+    const int64_t tiles = matmul_tiles<Kind>(p), grid = matmul_grid<Kind>(p), paired_tiles = matmul_tiles<paired>(p), paired_grid = matmul_grid<paired>(p);
+    return (paired_tiles + paired_grid - 1) / paired_grid <= (tiles + grid - 1) / grid;
+}
+
+/* A product that fits, on `stream`; a cudaError_t. */
+template <class Kind, class Writer> int matmul_start(void *stream, const char *name, const matmul &p, const Writer &write)
+{
+    return matmul_pairs<Kind>(p) ? matmul_launch<typename Kind::paired>(stream, name, p, write) : matmul_launch<Kind>(stream, name, p, write);
 }
 
 } // namespace

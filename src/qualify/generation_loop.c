@@ -222,7 +222,7 @@ h3_status h3_sampling_run(h3_sampling *sampling)
 {
     int64_t flows = (int64_t)sampling->flow_count;
     h3_progress_start(&sampling->progress, sampling->title, "steps", flows * sampling->steps);
-    sampling->progress.done = flows * sampling->first_step;
+    h3_progress_resume(&sampling->progress, flows * sampling->first_step);
     H3_TRY(run_steps(sampling));
     h3_progress_end(&sampling->progress);
     return H3_OK;

@@ -43,7 +43,7 @@ struct fiber {
     jmp_buf place;
     std::vector<char> stack;
     std::vector<std::vector<copy16>> groups; /* of copies still to land; the last one is open */
-    unsigned barrier = 0, meeting = 0;       /* how many this thread has passed */
+    unsigned barrier = 0, meeting = 0, cluster = 0; /* how many this thread has passed */
     emulated::condition awaited = {};        /* without `ready`: none */
     bool started = false, done = false;
     const char *where = "";
@@ -56,11 +56,19 @@ struct warp_state {
     unsigned arrived = 0, meetings = 0;
 };
 
-std::vector<fiber> fibers;
+/* One of the cluster's. */
+struct block_state {
+    uint3 index;
+    std::vector<char> shared;
+    unsigned barrier_arrived = 0, barriers = 0, ended = 0; /* ended: threads */
+    unsigned reached = 0;                                  /* how often the cluster had met when another block last reached in here */
+};
+
+std::vector<fiber> fibers;    /* of the cluster: block after block */
 std::vector<warp_state> warps;
-std::vector<char> shared_memory;
+std::vector<block_state> blocks;
 jmp_buf scheduler;
-unsigned current, thread_count, barrier_arrived, barriers;
+unsigned current, thread_count, cluster_threads, cluster_arrived, cluster_meetings;
 const std::function<void()> *body;
 const char *kernel_name;
 uint64_t random_state = 7;
@@ -72,6 +80,8 @@ int order()
     return chosen >= 0 && chosen < ORDERS ? chosen : RANDOM_LATE;
 }
 
+
+block_state &own_block() { return blocks[current / thread_count]; }
 
 void give_way(const char *where)
 {
@@ -96,6 +106,8 @@ void run_fiber()
     for (const auto &group : fibers[current].groups)
         if (!group.empty()) stop("ends with a copy under way,", "it must wait for it");
     fibers[current].done = true;
+    if (++own_block().ended == thread_count && own_block().reached > 0 && own_block().reached == cluster_meetings)
+        stop("ends its block, into which another block may still reach:", "the cluster must meet first");
     _longjmp(scheduler, 1);
 }
 
@@ -154,8 +166,8 @@ void act_load(void *const *lanes)
 
 void load_matrix(const char *what, uint32_t *result, const uint16_t *row, bool transposed)
 {
-    const char *at = reinterpret_cast<const char *>(row), *base = shared_memory.data();
-    if (at < base || at + 16 > base + shared_memory.size() || (at - base) % 16 != 0) stop("loads a fragment outside shared memory or unaligned", what);
+    const char *at = reinterpret_cast<const char *>(row), *base = own_block().shared.data();
+    if (at < base || at + 16 > base + own_block().shared.size() || (at - base) % 16 != 0) stop("loads a fragment outside shared memory or unaligned", what);
     load mine = {row, result, transposed};
     meet(what, &mine, act_load);
 }
@@ -212,33 +224,40 @@ void land(const copy16 &copy)
     else memset(copy.to, 0, 16);
 }
 
-void start_block(dim3 grid, uint64_t index, size_t shared)
+void start_fiber(fiber &f)
 {
-    h3_emulated.block = {(unsigned)(index % grid.x), (unsigned)(index / grid.x % grid.y), (unsigned)(index / grid.x / grid.y)};
-    shared_memory.assign(shared, (char)0xff);
-    shared_memory.shrink_to_fit();
-    warps.assign((thread_count + WARP - 1) / WARP, warp_state());
-    barrier_arrived = barriers = 0;
-    if (emulated::hopper != nullptr) emulated::hopper->start(thread_count);
-    for (unsigned i = 0; i < thread_count; i++) {
-        fiber &f = fibers[i];
-        f.stack.resize(STACK);
-        f.groups.assign(1, {});
-        f.barrier = f.meeting = 0;
-        f.done = f.started = false;
-        f.awaited = {};
-        getcontext(&f.context);
-        f.context.uc_stack.ss_sp = f.stack.data();
-        f.context.uc_stack.ss_size = STACK;
-        f.context.uc_link = nullptr;
-        makecontext(&f.context, run_fiber, 0);
+    f.stack.resize(STACK);
+    f.groups.assign(1, {});
+    f.barrier = f.meeting = f.cluster = 0;
+    f.done = f.started = false;
+    f.awaited = {};
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.data();
+    f.context.uc_stack.ss_size = STACK;
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, run_fiber, 0);
+}
+
+/* The blocks from the index-th on. */
+void start_cluster(dim3 grid, uint64_t index, size_t shared)
+{
+    for (block_state &b : blocks) {
+        b = block_state();
+        b.index = {(unsigned)(index % grid.x), (unsigned)(index / grid.x % grid.y), (unsigned)(index / grid.x / grid.y)};
+        b.shared.assign(shared, (char)0xff);
+        b.shared.shrink_to_fit();
+        index++;
     }
+    warps.assign(cluster_threads / WARP, warp_state());
+    cluster_arrived = cluster_meetings = 0;
+    if (emulated::hopper != nullptr) emulated::hopper->start(cluster_threads);
+    for (unsigned i = 0; i < cluster_threads; i++) start_fiber(fibers[i]);
 }
 
 bool can_run(const fiber &f, unsigned index)
 {
     const emulated::condition &a = f.awaited;
-    return !f.done && f.barrier <= barriers && f.meeting <= warps[index / WARP].meetings && (a.ready == nullptr || a.ready(a.what, a.detail));
+    return !f.done && f.barrier <= blocks[index / thread_count].barriers && f.cluster <= cluster_meetings && f.meeting <= warps[index / WARP].meetings && (a.ready == nullptr || a.ready(a.what, a.detail));
 }
 
 /* Lets every lane of a warp go on once; how many could. */
@@ -249,7 +268,8 @@ unsigned turn_of(unsigned warp, bool backward)
         const unsigned index = warp * WARP + (backward ? WARP - 1 - i : i);
         if (!can_run(fibers[index], index)) continue;
         current = index;
-        h3_emulated.thread = {index, 0, 0};
+        h3_emulated.thread = {index % thread_count, 0, 0};
+        h3_emulated.block = own_block().index;
         ran++;
         go_on(fibers[index]);
     }
@@ -258,14 +278,14 @@ unsigned turn_of(unsigned warp, bool backward)
 
 bool all_done()
 {
-    for (unsigned i = 0; i < thread_count; i++)
+    for (unsigned i = 0; i < cluster_threads; i++)
         if (!fibers[i].done) return false;
     return true;
 }
 
-void run_block()
+void run_cluster()
 {
-    const unsigned count = thread_count / WARP;
+    const unsigned count = cluster_threads / WARP;
     const bool backward = order() == REVERSE_EARLY || order() == REVERSE_LATE, random = order() == RANDOM_LATE;
     while (!all_done()) {
         unsigned ran = 0;
@@ -277,8 +297,10 @@ void run_block()
         for (unsigned i = 0; i < count && ran == 0; i++) ran = turn_of(i, false);
         if (ran > 0 || (emulated::hopper != nullptr && emulated::hopper->land())) continue;
         for (current = 0; fibers[current].done;) current++;
+        h3_emulated.block = own_block().index;
         stop("waits for threads that never come, at", fibers[current].where);
     }
+    while (emulated::hopper != nullptr && emulated::hopper->land()) {}
 }
 
 } // namespace
@@ -288,7 +310,7 @@ void run_block()
 [[noreturn]] void emulated::stop(const char *problem, const char *detail)
 {
     fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s %s\n", kernel_name, h3_emulated.block.x, h3_emulated.block.y, h3_emulated.block.z,
-            current, problem, detail);
+            current % thread_count, problem, detail);
     abort();
 }
 
@@ -330,24 +352,50 @@ uint32_t emulated::random_below(unsigned limit)
     return (uint32_t)(random_state >> 33) % limit;
 }
 
-char *emulated::shared(size_t *bytes)
+unsigned emulated::block() { return current / thread_count; }
+unsigned emulated::cluster() { return (unsigned)blocks.size(); }
+bool emulated::has_ended(unsigned block) { return blocks[block].ended == thread_count; }
+
+char *emulated::shared(unsigned block, size_t *bytes)
 {
-    *bytes = shared_memory.size();
-    return shared_memory.data();
+    *bytes = blocks[block].shared.size();
+    return blocks[block].shared.data();
 }
 
-char *h3_shared_memory() { return shared_memory.data(); }
+char *h3_shared_memory() { return own_block().shared.data(); }
+
+void emulated::reach(unsigned block)
+{
+    if (block >= cluster()) stop("reaches into a block that the cluster does not have", "");
+    if (block == emulated::block()) return;
+    if (cluster_meetings == 0) stop("reaches into a block that may not have started:", "the cluster must meet first");
+    if (has_ended(block)) stop("reaches into a block that has ended:", "the cluster must meet first");
+    blocks[block].reached = cluster_meetings;
+}
+
+void emulated::meet_cluster()
+{
+    fiber &f = fibers[current];
+    f.cluster++;
+    if (++cluster_arrived == cluster_threads) {
+        cluster_arrived = 0;
+        cluster_meetings++;
+        return;
+    }
+    while (cluster_meetings < f.cluster) give_way("a barrier of the cluster");
+}
 
 void __syncthreads()
 {
     fiber &f = fibers[current];
+    block_state &b = own_block();
     f.barrier++;
-    if (++barrier_arrived == thread_count) {
-        barrier_arrived = 0;
-        barriers++;
+    if (++b.barrier_arrived == thread_count) {
+        b.barrier_arrived = 0;
+        b.barriers++;
         return;
     }
-    while (barriers < f.barrier) give_way("a barrier");
+    while (b.barriers < f.barrier) give_way("a barrier");
 }
 
 void __syncwarp() { meet("__syncwarp", nullptr, act_nothing); }
@@ -404,22 +452,25 @@ void h3_copy_wait_for(int groups)
     }
 }
 
-void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &kernel)
+void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &kernel, unsigned cluster)
 {
-    const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    const uint64_t count = (uint64_t)grid.x * grid.y * grid.z;
     if (h3_emulated_cuda("launch") != cudaSuccess) return; /* cudaGetLastError says so */
     kernel_name = name;
     thread_count = threads;
-    if (blocks == 0 || threads == 0 || threads % WARP != 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || shared > 227 * 1024)
-        stop("cannot be launched:", "grid, threads or shared memory");
-    if (fibers.size() < threads) fibers.resize(threads);
+    cluster_threads = threads * cluster;
+    blocks.resize(cluster);
+    if (count == 0 || threads == 0 || threads % WARP != 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || shared > 227 * 1024 || cluster > 8 || grid.x % cluster != 0)
+        stop("cannot be launched:", "grid, threads, cluster or shared memory");
+    if (fibers.size() < cluster_threads) fibers.resize(cluster_threads);
     h3_emulated.threads = dim3(threads);
     h3_emulated.grid = grid;
+    h3_emulated.cluster = cluster;
     body = &kernel;
     if (h3_emulated_memory) h3_emulated_memory(true);
-    for (uint64_t i = 0; i < blocks; i++) {
-        start_block(grid, i, shared);
-        run_block();
+    for (uint64_t i = 0; i < count; i += cluster) {
+        start_cluster(grid, i, shared);
+        run_cluster();
     }
     if (h3_emulated_memory) h3_emulated_memory(false);
 }

@@ -2,7 +2,7 @@
  * A GPU for tests: runs the candidate's CUDA kernels on the host, so that every index, bound, barrier and fragment is exercised
  * without one. Kernels are compiled by a C++ compiler with -DH3_EMULATE and this header in place of <cuda_runtime.h>.
  *
- * One CTA runs at a time, each thread as a coroutine. Barriers, shuffles, fragment loads and tensor-core steps are met by all
+ * One CTA runs at a time, or those of one cluster, each thread as a coroutine. Barriers, shuffles, fragment loads and tensor-core steps are met by all
  * threads concerned or the run ends with a message. The tensor core is the exact model of qualify/tensor_core.h. Shared memory is
  * allocated for each CTA with its exact size (the address sanitizer sees its edges) and filled with NaN. H3_EMULATE_ORDER chooses
  * in which order threads run and when asynchronous copies land (see emulate.cpp), so that a missing barrier or wait shows.
@@ -36,6 +36,7 @@ extern "C" int h3_cuda_status(h3_call *call, const char *kernel, cudaError_t err
 struct h3_emulated_thread {
     uint3 thread, block;
     dim3 threads, grid;
+    unsigned cluster; /* of the last launch */
 };
 extern h3_emulated_thread h3_emulated;
 
@@ -96,7 +97,8 @@ void h3_copy_commit();
 void h3_copy_wait_for(int groups);
 template <int N> inline void h3_copy_wait() { h3_copy_wait_for(N); }
 
-void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &body);
+/* `cluster`: how many blocks, of those that follow each other in x, run at the same time. */
+void h3_emulate(const char *name, dim3 grid, unsigned threads, size_t shared, const std::function<void()> &body, unsigned cluster = 1);
 
 template <typename... P, typename... A>
 int h3_launch(h3_call *call, const char *name, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, A... arguments)

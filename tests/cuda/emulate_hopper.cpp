@@ -1,5 +1,5 @@
 /*
- * Hopper's instructions on the emulated GPU: barriers that count bytes, boxes, steps of the tensor core that read shared memory by descriptor.
+ * Hopper's instructions on the emulated GPU: barriers that count bytes, boxes, for several blocks too, steps of the tensor core that read shared memory by descriptor.
  *
  * Asynchronous work is done when it is issued, or (H3_EMULATE_ORDER) as late as it may be: some copies land when they are issued, the others when no thread can run without
  * them, in any order; steps are multiplied when they are waited for. So a place that is filled again too early, or read without a wait, gives other values. Addresses and descriptors are those of the
@@ -28,18 +28,19 @@ namespace {
 
 /* --- shared memory ---------------------------------------------------------------------------------------------------- */
 
+/* Of the block that runs. */
 size_t offset_of(const void *place, size_t bytes, size_t alignment)
 {
     size_t size;
-    const char *base = emulated::shared(&size), *at = static_cast<const char *>(place);
+    const char *base = emulated::shared(emulated::block(), &size), *at = static_cast<const char *>(place);
     if (at < base || at + bytes > base + size || (size_t)(at - base) % alignment != 0) stop("uses a place outside shared memory or unaligned", "");
     return (size_t)(at - base);
 }
 
-char *place_at(size_t offset, size_t bytes)
+char *place_at(unsigned block, size_t offset, size_t bytes)
 {
     size_t size;
-    char *base = emulated::shared(&size);
+    char *base = emulated::shared(block, &size);
     if (offset + bytes > size) stop("reads beyond shared memory", "");
     return base + offset;
 }
@@ -48,36 +49,39 @@ size_t turned(size_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
 
 /* --- barriers --------------------------------------------------------------------------------------------------------- */
 
+/* `bytes` that are missing: below 0 where some from another block came before this one expected them. */
 struct barrier_state {
-    uint64_t arrivals : 10, missing : 10, bytes : 40, parity : 1, set : 1;
+    uint64_t arrivals : 10, missing : 10;
+    int64_t bytes : 40;
+    uint64_t parity : 1, set : 1;
 };
 static_assert(sizeof(barrier_state) == sizeof(h3_barrier), "a barrier's size");
 
-barrier_state *state_of(h3_barrier *barrier)
+size_t offset_of(const h3_barrier *barrier) { return offset_of(barrier, sizeof *barrier, sizeof *barrier); }
+
+barrier_state *state_at(unsigned block, size_t offset)
 {
-    offset_of(barrier, sizeof *barrier, sizeof *barrier);
-    barrier_state *state = reinterpret_cast<barrier_state *>(barrier);
+    barrier_state *state = reinterpret_cast<barrier_state *>(place_at(block, offset, sizeof *state));
     if (!state->set || state->arrivals == 0 || state->arrivals == 1023) stop("uses a barrier that is not set", "");
     return state;
 }
 
 void advance(barrier_state *state)
 {
-    if (state->missing > 0 || state->bytes > 0) return;
+    if (state->missing > 0 || state->bytes != 0) return;
     state->parity ^= 1u;
     state->missing = state->arrivals;
 }
 
-void arrive(h3_barrier *barrier, unsigned bytes)
+void arrive(barrier_state *state, unsigned bytes)
 {
-    barrier_state *state = state_of(barrier);
     if (state->missing == 0) stop("arrives once too often at a barrier", "");
     state->bytes += bytes;
     state->missing--;
     advance(state);
 }
 
-bool has_ended(const void *barrier, unsigned parity) { return state_of(static_cast<h3_barrier *>(const_cast<void *>(barrier)))->parity != parity; }
+bool has_ended(const void *state, unsigned parity) { return static_cast<const barrier_state *>(state)->parity != parity; }
 
 /* --- copies ----------------------------------------------------------------------------------------------------------- */
 
@@ -91,8 +95,8 @@ struct map_fields {
 constexpr uint32_t MAGIC = 0x683374;
 
 struct copy {
-    h3_barrier *barrier;
-    char *to;
+    unsigned block, from_block; /* of the cluster: whose memory it goes to, whose thread started it */
+    size_t barrier, to;
     const char *from; /* of bytes in a row; NULL for a box */
     size_t bytes;
     map_fields map;
@@ -102,23 +106,23 @@ std::vector<copy> copies; /* on their way */
 
 void land_box(const copy &c)
 {
-    const size_t base = offset_of(c.to, c.bytes, 1024);
     for (int64_t r = 0; r < c.map.box_rows; r++)
         for (int64_t i = 0; i < 64; i++) {
             const int64_t row = c.row + r, column = c.column + i;
             const bool there = c.item >= 0 && c.item < c.map.items && row >= 0 && row < c.map.rows && column >= 0 && column < c.map.columns;
             const uint16_t value = there ? c.map.data[(c.item * c.map.rows + row) * c.map.pitch + column] : (uint16_t)0;
-            memcpy(place_at(turned(base + (size_t)(r * 128 + i * 2)), 2), &value, 2);
+            memcpy(place_at(c.block, turned(c.to + (size_t)(r * 128 + i * 2)), 2), &value, 2);
         }
 }
 
 void land(const copy &c)
 {
+    if (emulated::has_ended(c.block)) stop("copies into a block that has ended", "");
     if (c.from == nullptr) land_box(c);
-    else memcpy(c.to, c.from, c.bytes);
-    barrier_state *state = state_of(c.barrier);
-    if (state->bytes < c.bytes) stop("copies more bytes than a barrier expects", "");
-    state->bytes -= c.bytes;
+    else memcpy(place_at(c.block, c.to, c.bytes), c.from, c.bytes);
+    barrier_state *state = state_at(c.block, c.barrier);
+    state->bytes -= (int64_t)c.bytes;
+    if (state->bytes < 0 && (c.block == c.from_block || state->missing == 0)) stop("copies more bytes than a barrier expects", "");
     advance(state);
 }
 
@@ -158,7 +162,7 @@ void read_operand(operand &out, uint64_t descriptor, bool along, unsigned row, u
         for (unsigned k = 0; k < 16; k++) {
             const unsigned r = row + i;
             const size_t place = along ? r / 64 * tile + k / 8 * eight + k % 8 * 128 + r % 64 * 2 : r / 8 * eight + r % 8 * 128 + k * 2;
-            memcpy(&out.bits[i * 16 + k], place_at(turned(start + place), 2), 2);
+            memcpy(&out.bits[i * 16 + k], place_at(emulated::block(), turned(start + place), 2), 2);
             out.halves[i * 16 + k] = h3_f16_to_f32(out.bits[i * 16 + k]);
         }
 }
@@ -308,28 +312,46 @@ void h3_barrier_set(h3_barrier *barrier, unsigned arrivals)
     memcpy(barrier, &state, sizeof state);
 }
 
-void h3_barrier_arrive(h3_barrier *barrier) { arrive(barrier, 0); }
-void h3_barrier_expect(h3_barrier *barrier, unsigned bytes) { arrive(barrier, bytes); }
-void h3_barrier_wait(h3_barrier *barrier, unsigned parity) { emulated::wait_until("a barrier of the copies", {has_ended, barrier, parity}); }
-
-static void load_box(void *to, const CUtensorMap *map, uint32_t rank, int column, int row, int item, h3_barrier *barrier)
+void h3_barrier_arrive(h3_barrier *barrier) { arrive(state_at(emulated::block(), offset_of(barrier)), 0); }
+void h3_barrier_expect(h3_barrier *barrier, unsigned bytes) { arrive(state_at(emulated::block(), offset_of(barrier)), bytes); }
+void h3_barrier_wait(h3_barrier *barrier, unsigned parity)
 {
-    copy c = {barrier, static_cast<char *>(to), nullptr, 0, {}, column, row, item};
+    emulated::wait_until("a barrier of the copies", {has_ended, state_at(emulated::block(), offset_of(barrier)), parity});
+}
+
+void h3_cluster_meet() { emulated::meet_cluster(); }
+
+void h3_barrier_arrive_at(h3_barrier *barrier, int block)
+{
+    emulated::reach((unsigned)block);
+    arrive(state_at((unsigned)block, offset_of(barrier)), 0);
+}
+
+static void load_box(unsigned blocks, void *to, const CUtensorMap *map, uint32_t rank, int column, int row, int item, h3_barrier *barrier)
+{
+    copy c = {0, emulated::block(), offset_of(barrier), 0, nullptr, 0, {}, column, row, item};
     memcpy(&c.map, map, sizeof c.map);
     if (c.map.magic != MAGIC || c.map.rank != rank) stop("loads a box of no such tensor map", "");
     c.bytes = (size_t)c.map.box_rows * 128;
-    offset_of(to, c.bytes, 1024);
-    issue(c);
+    c.to = offset_of(to, c.bytes, 1024);
+    for (; blocks >> c.block > 0; c.block++) {
+        if ((blocks >> c.block & 1) == 0) continue;
+        emulated::reach(c.block);
+        issue(c);
+    }
 }
 
-void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier) { load_box(to, map, 2, column, row, 0, barrier); }
-void h3_load_box(void *to, const CUtensorMap *map, int column, int row, int item, h3_barrier *barrier) { load_box(to, map, 3, column, row, item, barrier); }
+void h3_load_box_into(unsigned blocks, void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier) { load_box(blocks, to, map, 2, column, row, 0, barrier); }
+void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier) { load_box(1u << emulated::block(), to, map, 2, column, row, 0, barrier); }
+void h3_load_box(void *to, const CUtensorMap *map, int column, int row, int item, h3_barrier *barrier)
+{
+    load_box(1u << emulated::block(), to, map, 3, column, row, item, barrier);
+}
 
 void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barrier)
 {
     if ((uintptr_t)from % 16 != 0 || bytes % 16 != 0) stop("copies bytes that are not whole 16s", "");
-    offset_of(to, bytes, 16);
-    issue({barrier, static_cast<char *>(to), static_cast<const char *>(from), bytes, {}, 0, 0, 0});
+    issue({emulated::block(), emulated::block(), offset_of(barrier), offset_of(to, bytes, 16), static_cast<const char *>(from), bytes, {}, 0, 0, 0});
 }
 
 uint64_t h3_operand(const void *tile) { return (uint64_t)offset_of(tile, 1024, 1024) >> 4 | 512ull << 16 | 64ull << 32 | 1ull << 62; }

@@ -19,7 +19,11 @@ void h3_barrier_arrive(h3_barrier *barrier);
 void h3_barrier_expect(h3_barrier *barrier, unsigned bytes);
 void h3_barrier_wait(h3_barrier *barrier, unsigned parity);
 
+void h3_cluster_meet();
+void h3_barrier_arrive_at(h3_barrier *barrier, int block);
+
 void h3_load_box(void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier);
+void h3_load_box_into(unsigned blocks, void *to, const CUtensorMap *map, int column, int row, h3_barrier *barrier);
 void h3_load_box(void *to, const CUtensorMap *map, int column, int row, int item, h3_barrier *barrier);
 void h3_load_bytes(void *to, const void *from, unsigned bytes, h3_barrier *barrier);
 

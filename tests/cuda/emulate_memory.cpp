@@ -2,6 +2,7 @@
  * The runtime of the emulated GPU, with a memory of its own. New memory is NaN (its first 4 MiB). H3_EMULATE_MEMORY says what is guarded:
  *   host   (default) the host cannot touch device memory but through copies: a program that does dies of it, as it would with a GPU
  *   edges  every piece ends at a page that is never there: a kernel that goes beyond it dies
+ * and H3_EMULATE_PROCESSORS how many multiprocessors it says that it has (4).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +80,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
 {
-    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : attribute == cudaDevAttrMultiProcessorCount ? 3 : 0;
+    const char *processors = getenv("H3_EMULATE_PROCESSORS");
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : attribute != cudaDevAttrMultiProcessorCount ? 0 : processors ? atoi(processors) : 4;
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **out, size_t bytes)

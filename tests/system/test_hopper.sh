@@ -14,12 +14,6 @@ check 'the probe is built' [ -x "$probe" ]
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# --- as they are ---
-for order in '0 host' '1 edges' '2 host' '3 edges' '4 host' '4 edges'; do
-    out=$(H3_EMULATE_ORDER=${order% *} H3_EMULATE_MEMORY=${order#* } "$probe" 2>&1)
-    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 32 0'
-done
-
 # --- and with something taken away ---
 variable() { sed -n "s/^$1 *:= *//p" "$build/config.mk"; }
 compiler=$(variable CXX)
@@ -57,43 +51,52 @@ changes=(
     'early|video|s/h3_steps_wait<1>/h3_steps_wait<2>/|a place that is given back while it is multiplied|^1 .*differ'
     'unread|video|s/h3_steps_wait<0>/h3_steps_wait<1>/|a tile that is rounded before its last steps|^1 .*(steps under way|not ok)'
     'unasked|video|/h3_barrier_wait\(&m->empty/d|a place that is filled before it is given back|^1 .*(arrives once too often|not ok)'
-    'taken|video|/h3_barrier_wait\(&m->taken/d|a tile that is overwritten before it is taken|^1 .*(arrives once too often|not ok)'
+    'taken|video|/h3_barrier_wait\(&m->taken/d|a tile that is overwritten before it is taken|^1 .*(arrives once too often|never come|not ok)'
     'filled|video|/h3_barrier_wait\(&m->filled/d|a tile that is taken before it is there|^1 .*(never come|not ok)'
     'bias|video|s/BIAS [?] STAGES [+] 1 : 1/1/|a bias that comes over one still in use|^1 .*not ok'
     'bytes|video|s/STAGE [+] BIAS : STAGE/STAGE : STAGE/|bytes that nobody expects|^1 .*more bytes than a barrier expects'
     'fence|video|/h3_steps_begin\(\);/d|steps without their fence|^1 .*before h3_steps_begin'
     'rows|video|s/left < most [?] left : most/most/|rows behind the last one|^1 +$'
-    'half|video|s/column [+] p[.]second, full\)/column, full)/|the wrong half of the weights|^1 .*not ok'
+    'half|video|s/column [+] p[.]second [*] i/column/|the wrong half of the weights|^1 .*not ok'
+    'other|video|s/MULTIPLIERS [*] Kind::BLOCKS/MULTIPLIERS/; s/lane < Kind::BLOCKS/lane == (int)(blockIdx.x % 2)/|a place of a pair that is filled before the other block gives it back|^1 .*(differ|not ok|arrives once too often|more bytes)'
+    'counts|video|s/MULTIPLIERS [*] Kind::BLOCKS/MULTIPLIERS/|a place of a pair that counts one block alone|^1 .*(not ok|arrives once too often)'
+    'started|video|s/else h3_cluster_meet/else __syncthreads/|a block that is reached before it has started|^1 .*may not have started'
+    'ended|video|/BLOCKS > 1\) h3_cluster_meet/d|a block that ends while it is reached|^1 .*(may still reach|has ended)'
+    'leaves|video|s/^    else h3_cluster_meet.*/&\n    if (Kind::BLOCKS == 2 \&\& blockIdx.x % 2 == 1 \&\& p.rows < 300) return;/|a block that leaves when the pair has one tile|^1 .*(may still reach|has ended)'
+    'both|video|s/BOTH = 3/BOTH = 1/|columns for one block of a pair|^1 .*(more bytes|never come)'
+    'third|video|s/BOTH = 3/BOTH = 7/|columns for a third block|^1 .*does not have'
+    'halves|video|s/% Kind::BLOCKS\) [*] OWN/% 1)/|the same half of the columns from both blocks of a pair|^1 .*not ok'
+    'pairs|video|s/ROWS = matmul::ROWS [*] Kind::BLOCKS/ROWS = matmul::ROWS/; s/ROWS\) [*] Kind::BLOCKS/ROWS)/|a pair that lacks a block|^1 .*cannot be launched'
     'scores|attention|s/h3_steps_wait<1>\(\);/h3_steps_wait<2>();/|scores that are read before they are there|^1 .*not ok'
     'weights|attention|s/l[.]weights, fresh\);/fresh, l.weights);/|probabilities of the tile before|^1 .*not ok'
-    'there|attention|/void attend_step/,/^}/{/attend_wait\(m->values/d}|values that are multiplied before they are there|^1 .*(not ok|arrives once too often)'
-    'done|attention|/h3_barrier_wait\(&ring[.]done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
+    'there|attention|/void attend_step/,/^}/{/attend_wait\(m->values/d}|values that are multiplied before they are there|^1 .*(not ok|arrives once too often|has ended)'
+    'done|attention|/h3_barrier_wait\(&ring[.]done/d|keys and values that come over some still in use|^1 .*(arrives once too often|has ended|not ok)'
     'mask|attention|s/attend_mask\(scores, w[.]keys - [^,]*, lane\)/(void)0/|keys behind the last one|^1 .*not ok'
     'order|attention|/void attend_step/,/^}/{/attend_multiply/d}|older sums that nobody multiplies|^1 .*not ok'
-    'asked|attention|/attend_wait\(m->queries/d|queries that are read before they are there|^1 .*(arrives once too often|not ok)'
-    'early_queries|attention|s/= attend_fill\((m->queries), number, ([^;]*)\);/= \&\1.there[number % 2]; h3_barrier_expect(there, \2);/|queries that come over some still in use|^1 .*(arrives once too often|never come|not ok)'
+    'asked|attention|/attend_wait\(m->queries/d|queries that are read before they are there|^1 .*(arrives once too often|has ended|not ok)'
+    'early_queries|attention|s/= attend_fill\((m->queries), number, ([^;]*)\);/= \&\1.there[number % 2]; h3_barrier_expect(there, \2);/|queries that come over some still in use|^1 .*(arrives once too often|has ended|never come|not ok)'
     'kept_queries|attention|/void attend_rows/,/^}/{/attend_done\(m->queries/d}|queries that are never given back|^1 .*never come'
     'second_queries|attention|s/number % 2 [*] QUERY/0/|queries of another part|^1 .*not ok'
     'last_values|attention|/void attend_rows/,/^}/{/^    attend_done\(m->values/d}|the last values of a part that are never given back|^1 .*never come'
-    'count|attention|/void attend_rows/,/^}/s/unsigned count = .*;/unsigned count = 0;/|parts of a block that all begin with the first place|^1 .*(not ok|arrives once too often|never come)'
-    'first_keys|attention|/void attend_rows/,/^}/{/^        attend_wait\(m->keys/d}|first keys that are multiplied before they are there|^1 .*(not ok|arrives once too often)'
+    'count|attention|/void attend_rows/,/^}/s/unsigned count = .*;/unsigned count = 0;/|parts of a block that all begin with the first place|^1 .*(not ok|arrives once too often|has ended|never come)'
+    'first_keys|attention|/void attend_rows/,/^}/{/^        attend_wait\(m->keys/d}|first keys that are multiplied before they are there|^1 .*(not ok|arrives once too often|has ended)'
     'finished|attention|s/l[.]out, finished, own/l.out, l.state, own/|a part that is finished with what is kept of the next|^1 .*not ok'
     'begun|attention|/^        Kind::begin/d|a part that goes on with what was kept of another|^1 .*not ok'
     'cleared|attention|/l[.]out\[i\] = 0[.]0f/d;/void attend_rows/,/^}/{/pragma unroll/d}|a part that is added to another|^1 .*not ok'
-    'idle_count|attention|/void attend_nothing/,/^}/s/unsigned count = .*;/unsigned count = 0;/|a group without rows that begins with the first place again|^1 .*(not ok|arrives once too often|never come)'
+    'idle_count|attention|/void attend_nothing/,/^}/s/unsigned count = .*;/unsigned count = 0;/|a group without rows that begins with the first place again|^1 .*(not ok|arrives once too often|has ended|never come)'
     'idle_keys|attention|/void attend_nothing/,/^}/{/attend_done\(m->keys/d}|a group without rows that keeps the keys|^1 .*never come'
     'idle_values|attention|/void attend_nothing/,/^}/{/attend_done\(m->values/d}|a group without rows that keeps the values|^1 .*never come'
     'idle_queries|attention|/void attend_nothing/,/^}/{/attend_done\(m->queries/d}|a group without rows that keeps the queries|^1 .*never come'
-    'hasty|attention|/void attend_nothing/,/^}/{/attend_wait\(m->values/d}|a group without rows that gives places back before they are there|^1 .*(arrives once too often|never come|not ok)'
+    'hasty|attention|/void attend_nothing/,/^}/{/attend_wait\(m->values/d}|a group without rows that gives places back before they are there|^1 .*(arrives once too often|has ended|never come|not ok)'
     'fewer|attention|s/ [+] \(w[.]queries % attend::QUERIES > 0 [?] heads : 0\)//|queries that make no whole part|^1 .*(not ok|cannot be launched)'
     'queries|attention|s/if \(at[.]first [+] row < w[.]queries\) [*]/*/|queries behind the last one|^1 +$'
-    'own|gradients|/h3_barrier_wait\(&m->own_there/d|own rows that are read before they are there|^1 .*(not ok|arrives once too often)'
-    'kept|gradients|/h3_barrier_wait\(&m->own_done/d|own rows that come over some still in use|^1 .*(not ok|arrives once too often)'
-    'phases|gradients|s/return phases \^.*/return phases;/|parts of a block that begin with the first phase|^1 .*(not ok|arrives once too often|never come)'
+    'own|gradients|/h3_barrier_wait\(&m->own_there/d|own rows that are read before they are there|^1 .*(not ok|arrives once too often|has ended)'
+    'kept|gradients|/h3_barrier_wait\(&m->own_done/d|own rows that come over some still in use|^1 .*(not ok|arrives once too often|has ended)'
+    'phases|gradients|s/return phases \^.*/return phases;/|parts of a block that begin with the first phase|^1 .*(not ok|arrives once too often|has ended|never come)'
     'dots|gradients|s/h3_steps_wait<1>\(\);$/h3_steps_wait<2>();/|scores of a gradient that are read before they are there|^1 .*not ok'
-    'sums|gradients|s/h3_steps_wait<1>(.*only the next scores)/h3_steps_wait<3>\1/|a tile that is given back while sums read it|^1 .*(not ok|arrives once too often)'
-    'second|gradients|/wait_for_tile\(m, 1, step \+ 1,/d|a second half of a tile that is multiplied before it is there|^1 .*(not ok|arrives once too often)'
-    'walked|gradients|/h3_barrier_wait\(&m->done/d|tiles that come over some still in use|^1 .*(arrives once too often|not ok)'
+    'sums|gradients|s/h3_steps_wait<1>(.*only the next scores)/h3_steps_wait<3>\1/|a tile that is given back while sums read it|^1 .*(not ok|arrives once too often|has ended)'
+    'second|gradients|/wait_for_tile\(m, 1, step \+ 1,/d|a second half of a tile that is multiplied before it is there|^1 .*(not ok|arrives once too often|has ended)'
+    'walked|gradients|/h3_barrier_wait\(&m->done/d|tiles that come over some still in use|^1 .*(arrives once too often|not ok|has ended)'
     'fresh|gradients|s/h3_steps_define\(ds, fresh\);$/h3_steps_define(fresh, ds);/|gradients of the tile before|^1 .*not ok'
     'masked|gradients|/attend_mask/d|keys of a gradient behind the last one|^1 .*not ok'
     'counted|gradients|s/ \+ extra\);/);/|statistics that nobody expects|^1 .*more bytes than a barrier expects'
@@ -110,37 +113,51 @@ try_all() {
         tried "$name" "$part" >"$work/$name.tried" 2>/dev/null # a shell says which signal ended a probe
     done
 }
-try_all "${changes[@]:0:23}" &
-try_all "${changes[@]:23}" &
+
+# --- what the assembler makes of it: nothing in local memory, and no word of its own in the way of wgmma or setmaxnreg ---
+nvcc=$(variable NVCC) video=src/media/video_matmul.cu attention=kernels/candidate/cuda/attention_hopper.cu gradients=kernels/candidate/cuda/attention_backward_hopper.cu
+units=("$video" "$attention" "$gradients" kernels/candidate/cuda/gemm_hopper.cu src/media/video_attention_hopper.cu)
+# complaints TREE UNIT: of one compilation
+complaints() {
+    "$nvcc" -std=c++17 -O2 -fmad=false -gencode arch=compute_90a,code=sm_90a -Iinclude "-I$1/src" "-I$1/src/hopper" -Xptxas -v -c "$1/$2" -o "$work/object" 2>&1 |
+        sed -n -E -e 's/.*\((C75[0-9]+)\).*/\1/p' -e 's/.* ([0-9]+) bytes spill stores.*/\1 bytes spilled/p' | sort -u | xargs
+}
+# complained NAME UNIT FILE SED: the same of what is changed, to NAME.said
+complained() { copy "$work/$1" && sed -i -E "$4" "$work/$1/$3" && complaints "$work/$1" "$2" >"$work/$1.said"; }
+assemble_all() {
+    local unit
+    for unit in "${units[@]}"; do complaints . "$unit" >"$work/${unit##*/}.said"; done
+    complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//'
+    complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d'
+    complained turning $gradients $gradients '/steps under way from one turn/s/wait<0>/wait<1>/'
+    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(l[.]weights, fresh\)/for (int i = 0; i < Kind::KEYS \/ 4; i++) l.weights[i] = fresh[i]/'
+}
+
+# --- half of that on one core, and meanwhile the kernels as they are, and the other half ---
+{
+    try_all "${changes[@]:0:28}"
+    [ -z "$nvcc" ] || assemble_all
+} &
+for order in '0 host' '1 edges' '2 host' '3 edges' '4 host' '4 edges'; do
+    out=$(H3_EMULATE_ORDER=${order% *} H3_EMULATE_MEMORY=${order#* } "$probe" 2>&1)
+    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 44 0'
+done
+try_all "${changes[@]:28}"
 wait
+
 for change in "${changes[@]}"; do
     IFS='|' read -r name _ _ what how <<<"$change"
     refuse "a kernel is built with $what" [ -e "$work/$name.failed" ]
     like "$what is noticed" "$(cat "$work/$name.tried")" "$how"
 done
 
-# --- what the assembler makes of it: nothing in local memory, and no word of its own in the way of wgmma or setmaxnreg ---
-nvcc=$(variable NVCC)
-# complaints TREE UNIT: of one compilation
-complaints() {
-    "$nvcc" -std=c++17 -O2 -fmad=false -gencode arch=compute_90a,code=sm_90a -Iinclude "-I$1/src" "-I$1/src/hopper" -Xptxas -v -c "$1/$2" -o "$work/object" 2>&1 |
-        sed -n -E -e 's/.*\((C75[0-9]+)\).*/\1/p' -e 's/.* ([0-9]+) bytes spill stores.*/\1 bytes spilled/p' | sort -u | xargs
-}
-# complained NAME UNIT FILE SED CODE WHAT
-complained() {
-    copy "$work/$1" && sed -i -E "$4" "$work/$1/$3"
-    like "$6 are seen" "$(complaints "$work/$1" "$2")" "$5"
-}
+said() { cat "$work/$1.said"; }
 if [ -n "$nvcc" ]; then
-    video=src/media/video_matmul.cu attention=kernels/candidate/cuda/attention_hopper.cu
-    gradients=kernels/candidate/cuda/attention_backward_hopper.cu
-    for unit in $video $attention $gradients kernels/candidate/cuda/gemm_hopper.cu src/media/video_attention_hopper.cu; do
-        is "$unit: nothing spilled, nothing serialised" "$(complaints . "$unit")" '0 bytes spilled'
-    done
-    complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//' C7508 'registers that nobody promised'
-    complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d' C7517 'accumulators that are read without a wait'
-    complained turning $gradients $gradients '/steps under way from one turn/s/wait<0>/wait<1>/' C7514 'steps that are under way from one turn of a loop to the next'
-    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(l[.]weights, fresh\)/for (int i = 0; i < Kind::KEYS \/ 4; i++) l.weights[i] = fresh[i]/' C7513 'registers of steps that come from between others'
+    for unit in "${units[@]}"; do is "$unit: nothing spilled, nothing serialised" "$(said "${unit##*/}")" '0 bytes spilled'; done
+    like 'registers that nobody promised are seen' "$(said unpromised)" C7508
+    like 'accumulators that are read without a wait are seen' "$(said unwaited)" C7517
+    like 'steps that are under way from one turn of a loop to the next are seen' "$(said turning)" C7514
+    like 'registers of steps that come from between others are seen' "$(said plain)" C7513
 else
     no_gpu 'what the assembler makes of the products (no nvcc on this machine)'
 fi

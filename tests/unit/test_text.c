@@ -162,6 +162,12 @@ static void make_progress(void)
     h3_progress_add(&progress, 0);
     progress.done = 8;
     h3_progress_end(&progress);
+    h3_progress_start(&progress, "generate", "steps", 100);
+    h3_progress_resume(&progress, 78);
+    progress.last -= 11;
+    progress.start -= 11;
+    h3_progress_add(&progress, 11);
+    h3_progress_end(&progress);
 }
 
 static void lines_for_people(void **state)
@@ -179,7 +185,7 @@ static void lines_for_people(void **state)
     assert_string_equal(text, "h3_test: something; do this\n");
     free(text);
     text = captured(STDERR_FILENO, make_progress);
-    assert_string_equal(text, "reference pass 4/8 blocks  0.364/s  11 s left\n");
+    assert_string_equal(text, "reference pass 4/8 blocks  0.364/s  11 s left\ngenerate 89/100 steps  1/s  11 s left\n");
     free(text);
     double start = h3_clock();
     assert_true(start > 0 && h3_clock() >= start);

@@ -60,7 +60,7 @@ matmul plain_of(const h3_gemm &gemm)
     matmul p = {};
     p.left = gemm.left, p.right = gemm.right;
     p.rows = gemm.rows, p.columns = gemm.columns, p.depth = gemm.depth;
-    p.second = 128, p.step = 256;
+    p.second = matmul_second(256), p.step = 256;
     return p;
 }
 
@@ -69,7 +69,7 @@ matmul turned_of(const h3_gemm &gemm, int columns)
     matmul p = {};
     p.left = gemm.right, p.right = gemm.left;
     p.rows = gemm.columns, p.columns = gemm.rows, p.depth = gemm.depth;
-    p.step = columns;
+    p.second = matmul_second(columns), p.step = columns;
     return p;
 }
 
