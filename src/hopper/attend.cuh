@@ -1,9 +1,10 @@
 /*
  * out = softmax(q k^T) v for every head, full, on a Hopper GPU; how scores become probabilities is the Kind's affair, and with it the order of those sums.
  *
- * A block owns 128 queries of one head. One thread fetches them, and then keys and values, Kind::KEYS at a time, into Kind::STAGES places each. Two groups of four warps work
- * on 64 queries each: while the tensor cores multiply the probabilities of one tile with its values, the group turns the next tile's scores into probabilities. Scores and sums
- * are chains of k16 steps of the tensor core, channels and keys ascending, in FP32; what was summed is multiplied by the Kind's turn after one tile and before the next.
+ * A part of the work is 128 queries of one head, which walk the keys and values, a tile of Kind::KEYS at a time. A block stays for many parts: one thread fetches a part's queries and
+ * tiles, these into Kind::STAGES places, and goes on with the next part while this one is finished and written. Two groups of four warps work on 64 queries each: while the tensor
+ * cores multiply the probabilities of one tile with its values, the group turns the next tile's scores into probabilities, be it the next part's first. Scores and sums are chains
+ * of k16 steps of the tensor core, channels and keys ascending, in FP32; what was summed is multiplied by the Kind's turn after one tile and before the next.
  *
  * A Kind has
  *   HALF, DEPTH (64 or 128), KEYS (64, or where DEPTH is 64 96), STAGES
@@ -28,21 +29,29 @@ struct attend_work {
     float *lse; /* [items][heads][queries], for Kinds that want it */
     int64_t items, queries, keys, heads, pitch;
     float octaves, alpha; /* exp(alpha s) = exp2(octaves s) */
-    int tiles, steps;     /* of 128 queries, a head; of Kind::KEYS */
+    int whole, steps;     /* parts of 128 queries, a head; tiles of Kind::KEYS */
+    unsigned ends[2];     /* of the parts: whole ones, a head's after each other; those with fewer queries */
 };
 
 struct attend {
-    static constexpr int GROUPS = 2, GROUP_ROWS = 64, GROUP_THREADS = 128, QUERIES = GROUPS * GROUP_ROWS, THREADS = (1 + GROUPS) * GROUP_THREADS;
+    static constexpr int GROUPS = 2, GROUP_ROWS = 64, GROUP_THREADS = 128, WARPS = 4 * GROUPS, QUERIES = GROUPS * GROUP_ROWS, THREADS = (1 + GROUPS) * GROUP_THREADS;
     static constexpr int FETCHING = 40, WORKING = 232; /* registers a thread, of 168 that the launch gives */
     static_assert(FETCHING + GROUPS * WORKING <= 3 * 168, "registers of a multiprocessor");
 };
 
+/* Places that are filled and read in turn. The `count`-th filling of all of a block's is that of place count % PLACES; a count may overflow. */
+template <unsigned PLACES> struct attend_ring {
+    static_assert((PLACES & (PLACES - 1)) == 0, "counts that may overflow");
+    h3_barrier there[PLACES], done[PLACES];
+};
+
 template <class Kind> struct attend_memory {
     static constexpr int PANELS = Kind::DEPTH / 64; /* of 64 channels */
-    uint16_t query[PANELS][attend::GROUPS][attend::GROUP_ROWS * 64];
+    uint16_t query[2][PANELS][attend::GROUPS][attend::GROUP_ROWS * 64]; /* of this part and of the next */
     uint16_t key[Kind::STAGES][PANELS][Kind::KEYS * 64], value[Kind::STAGES][PANELS][Kind::KEYS * 64];
     uint16_t out[attend::QUERIES * Kind::DEPTH]; /* attend_spot */
-    h3_barrier queries, keys_there[Kind::STAGES], keys_done[Kind::STAGES], values_there[Kind::STAGES], values_done[Kind::STAGES];
+    attend_ring<2> queries;
+    attend_ring<Kind::STAGES> keys, values;
 };
 
 /* Where the 8 channels `piece` of a row lie: turned, so that eight rows do not share banks. */
@@ -57,72 +66,102 @@ template <int COUNT> H3_DEVICE void attend_mask(float (&scores)[COUNT], int64_t 
 }
 
 #ifdef H3_HOPPER_CODE
-/* Where a block works. */
+/* Where a part is. */
 struct attend_place {
     int64_t head;            /* of all items */
     int item, column, first; /* column: of the head's first channel */
 };
 
-template <class Kind> H3_DEVICE attend_place attend_place_of(const attend_work &w)
+template <class Kind> H3_DEVICE attend_place attend_place_of(const attend_work &w, unsigned part)
 {
+    const bool is_whole = part < w.ends[0];
+    const unsigned whole = (unsigned)w.whole, heads = (unsigned)w.heads, head = is_whole ? part / whole : part - w.ends[0];
     attend_place at;
-    at.head = blockIdx.x / (unsigned)w.tiles;
-    at.first = (int)(blockIdx.x % (unsigned)w.tiles) * attend::QUERIES;
-    at.item = (int)(at.head / w.heads);
-    at.column = (int)(at.head % w.heads) * Kind::DEPTH;
+    at.head = head;
+    at.item = (int)(head / heads);
+    at.column = (int)(head % heads) * Kind::DEPTH;
+    at.first = (int)(is_whole ? part % whole : whole) * attend::QUERIES;
     return at;
+}
+
+/* --- rings ------------------------------------------------------------------------------------------------------------ */
+
+template <unsigned PLACES> H3_DEVICE unsigned attend_phase(unsigned count) { return count / PLACES & 1u; }
+
+template <unsigned PLACES> H3_DEVICE void attend_set(attend_ring<PLACES> &ring)
+{
+    for (unsigned place = 0; place < PLACES; place++) {
+        h3_barrier_set(&ring.there[place], 1);
+        h3_barrier_set(&ring.done[place], attend::WARPS);
+    }
+}
+
+/* Waits until a place may be filled; where `bytes` for it count. */
+template <unsigned PLACES> H3_DEVICE h3_barrier *attend_fill(attend_ring<PLACES> &ring, unsigned count, unsigned bytes)
+{
+    h3_barrier *there = &ring.there[count % PLACES];
+    h3_barrier_wait(&ring.done[count % PLACES], attend_phase<PLACES>(count) ^ 1u);
+    h3_barrier_expect(there, bytes);
+    return there;
+}
+
+template <unsigned PLACES> H3_DEVICE void attend_wait(attend_ring<PLACES> &ring, unsigned count) { h3_barrier_wait(&ring.there[count % PLACES], attend_phase<PLACES>(count)); }
+
+/* The warp has read it. */
+template <unsigned PLACES> H3_DEVICE void attend_done(attend_ring<PLACES> &ring, unsigned count, int lane)
+{
+    if (lane == 0) h3_barrier_arrive(&ring.done[count % PLACES]);
 }
 
 /* --- fetching --------------------------------------------------------------------------------------------------------- */
 
-template <class Kind> H3_DEVICE void attend_fetch_tile(uint16_t (*to)[Kind::KEYS * 64], const CUtensorMap *map, const attend_place &at, int step, h3_barrier *done, h3_barrier *there)
-{
-    h3_barrier_wait(&done[step % Kind::STAGES], ((unsigned)(step / Kind::STAGES) & 1u) ^ 1u);
-    h3_barrier_expect(&there[step % Kind::STAGES], Kind::KEYS * Kind::DEPTH * sizeof(uint16_t));
-    for (int i = 0; i < Kind::DEPTH / 64; i++) h3_load_box(to[i], map, at.column + 64 * i, step * Kind::KEYS, at.item, &there[step % Kind::STAGES]);
-}
-
 template <class Kind> H3_DEVICE void attend_fetch(attend_memory<Kind> *m, const CUtensorMap *query, const CUtensorMap *key, const CUtensorMap *value, const attend_work &w)
 {
-    const attend_place at = attend_place_of<Kind>(w);
-    h3_barrier_expect(&m->queries, (unsigned)sizeof m->query);
-    for (int i = 0; i < Kind::DEPTH / 64; i++) h3_load_box(m->query[i], query, at.column + 64 * i, at.first, at.item, &m->queries);
-    for (int step = 0; step < w.steps; step++) {
-        attend_fetch_tile<Kind>(m->key[step % Kind::STAGES], key, at, step, m->keys_done, m->keys_there);
-        attend_fetch_tile<Kind>(m->value[step % Kind::STAGES], value, at, step, m->values_done, m->values_there);
+    constexpr unsigned STEP = Kind::KEYS * Kind::DEPTH * sizeof(uint16_t);
+    unsigned number = 0, count = 0;
+    for (unsigned part = blockIdx.x; part < w.ends[1]; part += gridDim.x, number++) {
+        const attend_place at = attend_place_of<Kind>(w, part);
+        h3_barrier *there = attend_fill(m->queries, number, sizeof m->query[0]);
+        for (int i = 0; i < Kind::DEPTH / 64; i++) h3_load_box(m->query[number % 2][i], query, at.column + 64 * i, at.first, at.item, there);
+        for (int step = 0; step < w.steps; step++, count++) {
+            there = attend_fill(m->keys, count, STEP);
+            for (int i = 0; i < Kind::DEPTH / 64; i++) h3_load_box(m->key[count % Kind::STAGES][i], key, at.column + 64 * i, step * Kind::KEYS, at.item, there);
+            there = attend_fill(m->values, count, STEP);
+            for (int i = 0; i < Kind::DEPTH / 64; i++) h3_load_box(m->value[count % Kind::STAGES][i], value, at.column + 64 * i, step * Kind::KEYS, at.item, there);
+        }
     }
 }
 
+/* Parts of a block that follow each other: the first, its number among all of the block's, how many. */
+struct attend_run {
+    unsigned part, number, parts;
+};
+
 /* --- multiplying ------------------------------------------------------------------------------------------------------ */
 
-template <class Kind> H3_DEVICE void attend_wait_for_keys(attend_memory<Kind> *m, const attend_work &w, int step)
-{
-    if (step < w.steps) h3_barrier_wait(&m->keys_there[step % Kind::STAGES], (unsigned)(step / Kind::STAGES) & 1u);
-}
-
-/* What steps read: of the group's queries, of the first place of keys and of values. */
+/* What steps read: the first places of the group's queries, of keys and of values. */
 struct attend_operands {
     uint64_t query, key, value;
 };
 
-/* Starts the scores of the group's queries and the keys of a tile that is there. */
-template <class Kind> H3_DEVICE void attend_start_scores(float (&scores)[Kind::KEYS / 2], const attend_operands &operands, int stage)
+/* Starts the scores of the group's queries and the keys of a tile, which are there. */
+template <class Kind> H3_DEVICE void attend_start_scores(float (&scores)[Kind::KEYS / 2], const attend_operands &operands, unsigned number, unsigned count)
 {
-    constexpr int QUERY_PANEL = attend::QUERIES * 64 * 2 / 16, KEY_PANEL = Kind::KEYS * 64 * 2 / 16, STAGE = Kind::DEPTH / 64 * KEY_PANEL; /* in a descriptor */
-    const uint64_t key = operands.key + (uint64_t)(stage * STAGE);
+    constexpr int QUERY_PANEL = attend::QUERIES * 64 * 2 / 16, QUERY = Kind::DEPTH / 64 * QUERY_PANEL, KEY_PANEL = Kind::KEYS * 64 * 2 / 16, STAGE = Kind::DEPTH / 64 * KEY_PANEL; /* in a descriptor */
+    const uint64_t query = operands.query + (uint64_t)(number % 2 * QUERY), key = operands.key + (uint64_t)(count % Kind::STAGES * STAGE);
     h3_steps_begin();
 #pragma unroll
     for (int i = 0; i < Kind::DEPTH / 16; i++)
-        h3_step<Kind::HALF, Kind::KEYS, 0, 0>(scores, operands.query + (uint64_t)(i / 4 * QUERY_PANEL + i % 4 * H3_STEP_ACROSS), key + (uint64_t)(i / 4 * KEY_PANEL + i % 4 * H3_STEP_ACROSS),
+        h3_step<Kind::HALF, Kind::KEYS, 0, 0>(scores, query + (uint64_t)(i / 4 * QUERY_PANEL + i % 4 * H3_STEP_ACROSS), key + (uint64_t)(i / 4 * KEY_PANEL + i % 4 * H3_STEP_ACROSS),
                                               i > 0);
     h3_steps_close();
 }
 
 /* Starts out += probabilities times the values of a tile that is there. */
-template <class Kind> H3_DEVICE void attend_start_values(float (&out)[Kind::DEPTH / 2], const uint32_t (&weights)[Kind::KEYS / 4], const attend_operands &operands, int stage)
+template <class Kind> H3_DEVICE void attend_start_values(float (&out)[Kind::DEPTH / 2], const uint32_t (&weights)[Kind::KEYS / 4], const attend_operands &operands, unsigned count)
 {
     constexpr int STAGE = Kind::DEPTH * Kind::KEYS * 2 / 16;
-    const uint64_t value = operands.value + (uint64_t)(stage * STAGE);
+    const uint64_t value = operands.value + (uint64_t)(count % Kind::STAGES * STAGE);
     static_assert(Kind::DEPTH == 64 || Kind::KEYS == 64, "panels of values lie 8192 bytes apart");
     h3_steps_begin();
 #pragma unroll
@@ -140,12 +179,16 @@ template <class Kind> H3_DEVICE void attend_multiply(float (&out)[Kind::DEPTH / 
     h3_steps_keep(out);
 }
 
-/* Writes the warp's sixteen rows, the first of them `own` of the block's, through its share of memory. */
+/* Writes the warp's sixteen rows of a part, the first of them `own` of the block's, through its share of memory. */
 template <class Kind>
-H3_DEVICE void attend_write(const attend_work &w, const attend_place &at, uint16_t *staging, const float (&out)[Kind::DEPTH / 2], const float (&scale)[2], int own, int lane)
+H3_DEVICE void attend_finish(const attend_work &w, unsigned part, uint16_t *staging, const float (&out)[Kind::DEPTH / 2], const typename Kind::state &state, int own, int lane)
 {
     constexpr int PIECES = Kind::DEPTH / 8;
+    const attend_place at = attend_place_of<Kind>(w, part);
     const int64_t pitch = w.heads * Kind::DEPTH, start = (int64_t)at.item * w.queries * pitch + at.column;
+    float scale[2];
+    Kind::finish(w, state, scale, at.head, at.first + own + lane / 4, lane);
+    __syncwarp(); /* who still copies the part before */
 #pragma unroll
     for (int i = 0; i < Kind::DEPTH / 2; i += 2) {
         const float last = scale[i % 4 / 2];
@@ -159,56 +202,112 @@ H3_DEVICE void attend_write(const attend_work &w, const attend_place &at, uint16
     }
 }
 
-template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const attend_work &w, int group, int warp, int lane)
-{
-    constexpr int KEYS = Kind::KEYS, STAGES = Kind::STAGES;
-    const attend_place at = attend_place_of<Kind>(w);
-    const int own = group * attend::GROUP_ROWS + warp * 16;
-    float out[Kind::DEPTH / 2] = {}, scores[KEYS / 2], turn[2];
-    uint32_t weights[KEYS / 4];
+/* What a lane has of the group's rows: sums, the probabilities of a tile, and what the sums are multiplied by before those are added. */
+template <class Kind> struct attend_lane {
+    float out[Kind::DEPTH / 2], turn[2];
+    uint32_t weights[Kind::KEYS / 4];
     typename Kind::state state;
-    const attend_operands operands = {h3_operand(m->query[0][group]), h3_operand(m->key[0][0]), h3_operand(m->value[0][0])};
-    Kind::begin(state);
-    h3_barrier_wait(&m->queries, 0);
-    attend_wait_for_keys(m, w, 0);
-    attend_start_scores<Kind>(scores, operands, 0);
+};
+
+/*
+ * Adds the probabilities of tile `count`, counted through the block's parts, times its values, while the scores of the next one become probabilities: those of the block's part
+ * `number` with the keys from `first` on. `more`: the part has another tile then.
+ */
+template <class Kind>
+H3_DEVICE void attend_step(attend_lane<Kind> &l, attend_memory<Kind> *m, const attend_work &w, const attend_operands &operands, unsigned number, unsigned count, int64_t first, bool more,
+                           int lane)
+{
+    float scores[Kind::KEYS / 2];
+    uint32_t fresh[Kind::KEYS / 4];
+    attend_multiply<Kind>(l.out, l.turn);
+    h3_steps_keep(l.weights); /* what the steps below read is there before the first of them */
+    attend_start_scores<Kind>(scores, operands, number, count + 1);
+    attend_wait(m->values, count);
+    attend_start_values<Kind>(l.out, l.weights, operands, count);
+    h3_steps_wait<1>(); /* the scores are there, the values on their way */
+    h3_steps_keep(scores);
+    attend_done(m->keys, count + 1, lane);
+    if (first + Kind::KEYS > w.keys) attend_mask(scores, w.keys - first, lane);
+    Kind::update(l.state, scores, fresh, l.turn, w.octaves);
+    h3_steps_keep(fresh); /* all of it while the values are multiplied; and the assembler, which would wait first, leaves it before a wait in a loop */
+    Kind::keep(l.state);
+    if (more) attend_wait(m->keys, count + 2);
+    h3_steps_wait<0>();
+    h3_steps_keep(l.out);
+    h3_steps_keep(l.weights);
+    attend_done(m->values, count, lane);
+    h3_steps_define(l.weights, fresh);
+}
+
+/* The group's rows of a run of parts. The last values of one are multiplied while the first scores of the next become probabilities. */
+template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const attend_work &w, attend_run run, int group, int warp, int lane)
+{
+    constexpr int KEYS = Kind::KEYS;
+    const int own = group * attend::GROUP_ROWS + warp * 16;
+    const attend_operands operands = {h3_operand(m->query[0][0][group]), h3_operand(m->key[0][0]), h3_operand(m->value[0][0])};
+    unsigned count = run.number * (unsigned)w.steps; /* of the tile whose probabilities there are */
+    attend_lane<Kind> l = {};
+    float scores[KEYS / 2];
+    Kind::begin(l.state);
+    attend_wait(m->queries, run.number);
+    attend_wait(m->keys, count);
+    attend_start_scores<Kind>(scores, operands, run.number, count);
     h3_steps_wait<0>();
     h3_steps_keep(scores);
-    if (lane == 0) h3_barrier_arrive(&m->keys_done[0]);
+    attend_done(m->keys, count, lane);
     if (w.keys < KEYS) attend_mask(scores, w.keys, lane);
-    Kind::update(state, scores, weights, turn, w.octaves);
-    attend_wait_for_keys(m, w, 1);
-    for (int step = 0; step + 1 < w.steps; step++) {
-        const int stage = step % STAGES, next = (step + 1) % STAGES;
-        uint32_t fresh[KEYS / 4];
-        attend_multiply<Kind>(out, turn);
-        h3_steps_keep(weights); /* what the steps below read is there before the first of them */
-        attend_start_scores<Kind>(scores, operands, next);
-        h3_barrier_wait(&m->values_there[stage], (unsigned)(step / STAGES) & 1u);
-        attend_start_values<Kind>(out, weights, operands, stage);
-        h3_steps_wait<1>(); /* the scores are there, the values on their way */
-        h3_steps_keep(scores);
-        if (lane == 0) h3_barrier_arrive(&m->keys_done[next]);
-        if ((step + 2) * (int64_t)KEYS > w.keys) attend_mask(scores, w.keys - (step + 1) * (int64_t)KEYS, lane);
-        Kind::update(state, scores, fresh, turn, w.octaves);
-        h3_steps_keep(fresh); /* all of it while the values are multiplied; and the assembler, which would wait first, leaves it before a wait in a loop */
-        Kind::keep(state);
-        attend_wait_for_keys(m, w, step + 2);
-        h3_steps_wait<0>();
-        h3_steps_keep(out);
-        h3_steps_keep(weights);
-        if (lane == 0) h3_barrier_arrive(&m->values_done[stage]);
-        h3_steps_define(weights, fresh);
+    Kind::update(l.state, scores, l.weights, l.turn, w.octaves);
+    if (w.steps > 1) attend_wait(m->keys, count + 1);
+    for (;; run.number++, run.part += gridDim.x) {
+        for (int step = 1; step < w.steps; step++, count++) attend_step<Kind>(l, m, w, operands, run.number, count, step * (int64_t)KEYS, step + 1 < w.steps, lane);
+        attend_done(m->queries, run.number, lane);
+        if (--run.parts == 0) break;
+        const typename Kind::state finished = l.state;
+        Kind::begin(l.state);
+        attend_wait(m->queries, run.number + 1);
+        attend_wait(m->keys, count + 1);
+        attend_step<Kind>(l, m, w, operands, run.number + 1, count++, 0, w.steps > 1, lane);
+        attend_finish<Kind>(w, run.part, m->out, l.out, finished, own, lane);
+#pragma unroll
+        for (int i = 0; i < Kind::DEPTH / 2; i++) l.out[i] = 0.0f;
     }
-    const int last = (w.steps - 1) % STAGES;
-    attend_multiply<Kind>(out, turn);
-    h3_barrier_wait(&m->values_there[last], (unsigned)((w.steps - 1) / STAGES) & 1u);
-    attend_start_values<Kind>(out, weights, operands, last);
+    attend_multiply<Kind>(l.out, l.turn);
+    attend_wait(m->values, count);
+    attend_start_values<Kind>(l.out, l.weights, operands, count);
     h3_steps_wait<0>();
-    h3_steps_keep(out);
-    h3_steps_keep(weights);
-    Kind::finish(w, state, turn, at.head, at.first + own + lane / 4, lane);
-    attend_write<Kind>(w, at, m->out, out, turn, own, lane);
+    h3_steps_keep(l.out);
+    h3_steps_keep(l.weights);
+    attend_done(m->values, count, lane);
+    attend_finish<Kind>(w, run.part, m->out, l.out, l.state, own, lane);
+}
+
+/* A group without rows lets parts pass. Where values are there, nobody still reads what had the places of their keys and queries before. */
+template <class Kind> H3_DEVICE void attend_nothing(attend_memory<Kind> *m, const attend_work &w, attend_run run, int lane)
+{
+    unsigned count = run.number * (unsigned)w.steps;
+    for (; run.parts > 0; run.parts--, run.number++) {
+        for (int step = 0; step < w.steps; step++, count++) {
+            attend_wait(m->values, count);
+            attend_done(m->keys, count, lane);
+            attend_done(m->values, count, lane);
+        }
+        attend_done(m->queries, run.number, lane);
+    }
+}
+
+/* Whole parts, then the others; here, not by group, or the assembler no longer sees that all lanes are at the same step. */
+template <class Kind> H3_DEVICE void attend_parts(attend_memory<Kind> *m, const attend_work &w, int group, int warp, int lane)
+{
+    attend_run run = {blockIdx.x, 0, 0};
+    for (int i = 0; i < 2; i++) {
+        const unsigned end = i == 0 ? w.ends[0] : w.ends[1];
+        run.parts = run.part < end ? (end - run.part + gridDim.x - 1) / gridDim.x : 0;
+        if (run.parts > 0) {
+            if (i == 0 || w.queries % attend::QUERIES > group * attend::GROUP_ROWS) attend_rows<Kind>(m, w, run, group, warp, lane);
+            else attend_nothing<Kind>(m, w, run, lane);
+        }
+        run.part += run.parts * gridDim.x, run.number += run.parts;
+    }
 }
 #endif
 
@@ -220,15 +319,10 @@ __global__ void __launch_bounds__(attend::THREADS, 1)
     H3_SHARED_1024
     attend_memory<Kind> *m = (attend_memory<Kind> *)shared;
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / attend::GROUP_THREADS, 0), warp = (int)threadIdx.x % attend::GROUP_THREADS / 32, lane = (int)threadIdx.x % 32;
-    const unsigned groups = w.queries - attend_place_of<Kind>(w).first > attend::GROUP_ROWS ? 2 : 1; /* that have a query */
     if (threadIdx.x == 0) {
-        h3_barrier_set(&m->queries, 1);
-        for (int stage = 0; stage < Kind::STAGES; stage++) {
-            h3_barrier_set(&m->keys_there[stage], 1);
-            h3_barrier_set(&m->values_there[stage], 1);
-            h3_barrier_set(&m->keys_done[stage], 4 * groups); /* warps */
-            h3_barrier_set(&m->values_done[stage], 4 * groups);
-        }
+        attend_set(m->queries);
+        attend_set(m->keys);
+        attend_set(m->values);
         h3_barriers_are_set();
     }
     __syncthreads();
@@ -237,7 +331,7 @@ __global__ void __launch_bounds__(attend::THREADS, 1)
         if (threadIdx.x == 0) attend_fetch<Kind>(m, &query, &key, &value, w);
     } else {
         h3_registers_more<attend::WORKING>();
-        if ((unsigned)group <= groups) attend_rows<Kind>(m, w, group - 1, warp, lane);
+        attend_parts<Kind>(m, w, group - 1, warp, lane);
     }
 #else
     /* What a Kind has, named for compilers that miss a use of it. */
@@ -245,13 +339,11 @@ __global__ void __launch_bounds__(attend::THREADS, 1)
     float(*scores)[Kind::KEYS / 2], (*turn)[2];
     uint32_t(*weights)[Kind::KEYS / 4];
     (void)sizeof((Kind::begin(*(state *)0), Kind::keep(*(state *)0), Kind::update(*(state *)0, *scores, *weights, *turn, 0.0f), Kind::finish(w, *(state *)0, *turn, 0, 0, 0), Kind::HALF));
-    if (w.tiles > 0) __trap();
+    if (w.steps > 0) __trap();
 #endif
 }
 
 /* --- starting: host code ---------------------------------------------------------------------------------------------- */
-
-inline int64_t attend_tiles(const attend_work &w) { return (w.queries + attend::QUERIES - 1) / attend::QUERIES; }
 
 /* Whether rows can be read by boxes and written 16 bytes at a time, and this GPU is one. */
 template <class Kind> bool attend_fits(const attend_work &w)
@@ -260,7 +352,7 @@ template <class Kind> bool attend_fits(const attend_work &w)
     const uintptr_t places = (uintptr_t)w.q | (uintptr_t)w.k | (uintptr_t)w.v | (uintptr_t)w.out;
     if (places % 16 != 0 || w.pitch % 8 != 0 || w.items < 1 || w.queries < 1 || w.keys < 1 || w.heads < 1) return false;
     if (w.items > limit || w.queries > limit || w.keys > limit || w.heads > limit / Kind::DEPTH) return false;
-    return w.items * w.heads <= limit / attend_tiles(w) && hopper_processors() > 0;
+    return w.items * w.heads <= limit / ((w.queries + attend::QUERIES - 1) / attend::QUERIES) && hopper_processors() > 0;
 }
 
 /* Attention that fits, on `stream`; a cudaError_t. */
@@ -269,9 +361,12 @@ template <class Kind> int attend_start(void *stream, const char *name, attend_wo
     const int64_t width = w.heads * Kind::DEPTH;
     CUtensorMap query, key, value;
     static_assert(sizeof(attend_memory<Kind>) <= 227 * 1024, "shared memory of a multiprocessor");
-    w.tiles = (int)attend_tiles(w);
+    const unsigned heads = (unsigned)(w.items * w.heads), most = (unsigned)hopper_processors();
+    w.whole = (int)(w.queries / attend::QUERIES);
     w.steps = (int)((w.keys + Kind::KEYS - 1) / Kind::KEYS);
-    const unsigned blocks = (unsigned)(w.items * w.heads * w.tiles);
+    w.ends[0] = heads * (unsigned)w.whole;
+    w.ends[1] = w.ends[0] + (w.queries % attend::QUERIES > 0 ? heads : 0);
+    const unsigned blocks = w.ends[1] < most ? w.ends[1] : most;
     int code = make_tensor_maps(&query, w.q, w.items, w.queries, width, w.pitch, attend::QUERIES, 3);
     if (code == cudaSuccess) code = make_tensor_maps(&key, w.k, w.items, w.keys, width, w.pitch, Kind::KEYS, 3);
     if (code == cudaSuccess) code = make_tensor_maps(&value, w.v, w.items, w.keys, width, w.pitch, Kind::KEYS, 3);

@@ -190,13 +190,14 @@ h3_attention attention_of(int64_t batch, int64_t queries, int64_t keys, int64_t 
     return a;
 }
 
-/* The candidate's attention both ways. */
+/* The candidate's attention both ways; with an infinite value, which must stay in its head. */
 int check_attention(int64_t batch, int64_t queries, int64_t keys, int64_t heads)
 {
     h3_attention a = attention_of(batch, queries, keys, heads);
     const int64_t query_count = batch * queries * heads * 128, key_count = batch * keys * heads * 128;
-    const on_device<uint16_t> q(made_bfloats(query_count, 6.0f)), k(made_bfloats(key_count, 1.0f)), v(made_bfloats(key_count, 1.0f));
-    halves results[2];
+    halves values = made_bfloats(key_count, 1.0f), results[2];
+    values[0] = 0x7f80;
+    const on_device<uint16_t> q(made_bfloats(query_count, 6.0f)), k(made_bfloats(key_count, 1.0f)), v(values);
     std::vector<float> sums[2];
     bool fits = true;
     for (int own = 0; own < 2; own++) {
@@ -286,7 +287,8 @@ int main(int argc, char **argv)
     if (attention) {
         failed += check_attention(2, 200, 200, 2);
         failed += check_attention(1, 130, 64, 1); /* one tile of keys */
-        failed += check_attention(1, 5, 7, 3);
+        failed += check_attention(7, 5, 7, 3);    /* more parts than processors, a group without rows */
+        failed += check_attention(2, 160, 70, 3); /* whole parts of a block, then the others */
         failed += check_attention(1, 64, 700, 1); /* more tiles than places */
     }
     if (gradients) {

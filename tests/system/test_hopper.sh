@@ -68,12 +68,27 @@ changes=(
     'halves|video|s/% Kind::BLOCKS\) [*] OWN/% 1)/|the same half of the columns from both blocks of a pair|^1 .*not ok'
     'pairs|video|s/ROWS = matmul::ROWS [*] Kind::BLOCKS/ROWS = matmul::ROWS/; s/ROWS\) [*] Kind::BLOCKS/ROWS)/|a pair that lacks a block|^1 .*cannot be launched'
     'scores|attention|s/h3_steps_wait<1>\(\);/h3_steps_wait<2>();/|scores that are read before they are there|^1 .*not ok'
-    'weights|attention|s/weights, fresh\);/fresh, weights);/|probabilities of the tile before|^1 .*not ok'
-    'there|attention|/h3_barrier_wait\(&m->values_there\[stage/d|values that are multiplied before they are there|^1 .*(not ok|arrives once too often|has ended)'
-    'done|attention|/h3_barrier_wait\(&done/d|keys and values that come over some still in use|^1 .*(arrives once too often|not ok)'
+    'weights|attention|s/l[.]weights, fresh\);/fresh, l.weights);/|probabilities of the tile before|^1 .*not ok'
+    'there|attention|/void attend_step/,/^}/{/attend_wait\(m->values/d}|values that are multiplied before they are there|^1 .*(not ok|arrives once too often|has ended)'
+    'done|attention|/h3_barrier_wait\(&ring[.]done/d|keys and values that come over some still in use|^1 .*(arrives once too often|has ended|not ok)'
     'mask|attention|s/attend_mask\(scores, w[.]keys - [^,]*, lane\)/(void)0/|keys behind the last one|^1 .*not ok'
-    'order|attention|/^        attend_multiply<Kind>\(out, turn\);/d|older sums that nobody multiplies|^1 .*not ok'
-    'groups|attention|s/4 [*] groups/4 * attend::GROUPS/|a group that is waited for and has no query|^1 .*never come'
+    'order|attention|/void attend_step/,/^}/{/attend_multiply/d}|older sums that nobody multiplies|^1 .*not ok'
+    'asked|attention|/attend_wait\(m->queries/d|queries that are read before they are there|^1 .*(arrives once too often|has ended|not ok)'
+    'early_queries|attention|s/= attend_fill\((m->queries), number, ([^;]*)\);/= \&\1.there[number % 2]; h3_barrier_expect(there, \2);/|queries that come over some still in use|^1 .*(arrives once too often|has ended|never come|not ok)'
+    'kept_queries|attention|/void attend_rows/,/^}/{/attend_done\(m->queries/d}|queries that are never given back|^1 .*never come'
+    'second_queries|attention|s/number % 2 [*] QUERY/0/|queries of another part|^1 .*not ok'
+    'last_values|attention|/void attend_rows/,/^}/{/^    attend_done\(m->values/d}|the last values of a part that are never given back|^1 .*never come'
+    'count|attention|/void attend_rows/,/^}/s/unsigned count = .*;/unsigned count = 0;/|parts of a block that all begin with the first place|^1 .*(not ok|arrives once too often|has ended|never come)'
+    'first_keys|attention|/void attend_rows/,/^}/{/^        attend_wait\(m->keys/d}|first keys that are multiplied before they are there|^1 .*(not ok|arrives once too often|has ended)'
+    'finished|attention|s/l[.]out, finished, own/l.out, l.state, own/|a part that is finished with what is kept of the next|^1 .*not ok'
+    'begun|attention|/^        Kind::begin/d|a part that goes on with what was kept of another|^1 .*not ok'
+    'cleared|attention|/l[.]out\[i\] = 0[.]0f/d;/void attend_rows/,/^}/{/pragma unroll/d}|a part that is added to another|^1 .*not ok'
+    'idle_count|attention|/void attend_nothing/,/^}/s/unsigned count = .*;/unsigned count = 0;/|a group without rows that begins with the first place again|^1 .*(not ok|arrives once too often|has ended|never come)'
+    'idle_keys|attention|/void attend_nothing/,/^}/{/attend_done\(m->keys/d}|a group without rows that keeps the keys|^1 .*never come'
+    'idle_values|attention|/void attend_nothing/,/^}/{/attend_done\(m->values/d}|a group without rows that keeps the values|^1 .*never come'
+    'idle_queries|attention|/void attend_nothing/,/^}/{/attend_done\(m->queries/d}|a group without rows that keeps the queries|^1 .*never come'
+    'hasty|attention|/void attend_nothing/,/^}/{/attend_wait\(m->values/d}|a group without rows that gives places back before they are there|^1 .*(arrives once too often|has ended|never come|not ok)'
+    'fewer|attention|s/ [+] \(w[.]queries % attend::QUERIES > 0 [?] heads : 0\)//|queries that make no whole part|^1 .*(not ok|cannot be launched)'
     'queries|attention|s/if \(at[.]first [+] row < w[.]queries\) [*]/*/|queries behind the last one|^1 +$'
     'own|gradients|/h3_barrier_wait\(&m->own_there/d|own rows that are read before they are there|^1 .*(not ok|arrives once too often|has ended)'
     'kept|gradients|/h3_barrier_wait\(&m->own_done/d|own rows that come over some still in use|^1 .*(not ok|arrives once too often|has ended)'
@@ -115,19 +130,19 @@ assemble_all() {
     complained unpromised $video src/hopper/matmul.cuh 's/__launch_bounds__\(matmul::THREADS, 1\)//'
     complained unwaited $video src/hopper/matmul.cuh '/h3_steps_wait<0>/d'
     complained turning $gradients $gradients '/steps under way from one turn/s/wait<0>/wait<1>/'
-    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/'
+    complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(l[.]weights, fresh\)/for (int i = 0; i < Kind::KEYS \/ 4; i++) l.weights[i] = fresh[i]/'
 }
 
 # --- half of that on one core, and meanwhile the kernels as they are, and the other half ---
 {
-    try_all "${changes[@]:0:19}"
+    try_all "${changes[@]:0:28}"
     [ -z "$nvcc" ] || assemble_all
 } &
 for order in '0 host' '1 edges' '2 host' '3 edges' '4 host' '4 edges'; do
     out=$(H3_EMULATE_ORDER=${order% *} H3_EMULATE_MEMORY=${order#* } "$probe" 2>&1)
-    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 43 0'
+    is "order $order: every product has the bytes that it must have" "$? $(grep -c '^ok' <<<"$out") $(grep -vc '^ok' <<<"$out")" '0 44 0'
 done
-try_all "${changes[@]:19}"
+try_all "${changes[@]:28}"
 wait
 
 for change in "${changes[@]}"; do
