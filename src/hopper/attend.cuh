@@ -3,8 +3,8 @@
  *
  * A part of the work is 128 queries of one head, which walk the keys and values, a tile of Kind::KEYS at a time. A block stays for many parts: one thread fetches a part's queries and
  * tiles, these into Kind::STAGES places, and goes on with the next part while this one is finished and written. Two groups of four warps work on 64 queries each: while the tensor
- * cores multiply the probabilities of one tile with its values, the group turns the next tile's scores into probabilities, be it the next part's first. Scores and sums are chains
- * of k16 steps of the tensor core, channels and keys ascending, in FP32; what was summed is multiplied by the Kind's turn after one tile and before the next.
+ * cores multiply the probabilities of one tile with its values, the group turns the next tile's scores into probabilities. Scores and sums are chains of k16 steps of the tensor
+ * core, channels and keys ascending, in FP32; what was summed is multiplied by the Kind's turn after one tile and before the next.
  *
  * A Kind has
  *   HALF, DEPTH (64 or 128), KEYS (64, or where DEPTH is 64 96), STAGES
@@ -132,27 +132,22 @@ template <class Kind> H3_DEVICE void attend_fetch(attend_memory<Kind> *m, const 
     }
 }
 
-/* Parts of a block that follow each other: the first, its number among all of the block's, how many. */
-struct attend_run {
-    unsigned part, number, parts;
-};
-
 /* --- multiplying ------------------------------------------------------------------------------------------------------ */
 
-/* What steps read: the first places of the group's queries, of keys and of values. */
+/* What steps read: of the group's queries, of the first places of keys and of values. */
 struct attend_operands {
     uint64_t query, key, value;
 };
 
-/* Starts the scores of the group's queries and the keys of a tile, which are there. */
-template <class Kind> H3_DEVICE void attend_start_scores(float (&scores)[Kind::KEYS / 2], const attend_operands &operands, unsigned number, unsigned count)
+/* Starts the scores of the group's queries and the keys of a tile that is there. */
+template <class Kind> H3_DEVICE void attend_start_scores(float (&scores)[Kind::KEYS / 2], const attend_operands &operands, unsigned count)
 {
-    constexpr int QUERY_PANEL = attend::QUERIES * 64 * 2 / 16, QUERY = Kind::DEPTH / 64 * QUERY_PANEL, KEY_PANEL = Kind::KEYS * 64 * 2 / 16, STAGE = Kind::DEPTH / 64 * KEY_PANEL; /* in a descriptor */
-    const uint64_t query = operands.query + (uint64_t)(number % 2 * QUERY), key = operands.key + (uint64_t)(count % Kind::STAGES * STAGE);
+    constexpr int QUERY_PANEL = attend::QUERIES * 64 * 2 / 16, KEY_PANEL = Kind::KEYS * 64 * 2 / 16, STAGE = Kind::DEPTH / 64 * KEY_PANEL; /* in a descriptor */
+    const uint64_t key = operands.key + (uint64_t)(count % Kind::STAGES * STAGE);
     h3_steps_begin();
 #pragma unroll
     for (int i = 0; i < Kind::DEPTH / 16; i++)
-        h3_step<Kind::HALF, Kind::KEYS, 0, 0>(scores, query + (uint64_t)(i / 4 * QUERY_PANEL + i % 4 * H3_STEP_ACROSS), key + (uint64_t)(i / 4 * KEY_PANEL + i % 4 * H3_STEP_ACROSS),
+        h3_step<Kind::HALF, Kind::KEYS, 0, 0>(scores, operands.query + (uint64_t)(i / 4 * QUERY_PANEL + i % 4 * H3_STEP_ACROSS), key + (uint64_t)(i / 4 * KEY_PANEL + i % 4 * H3_STEP_ACROSS),
                                               i > 0);
     h3_steps_close();
 }
@@ -179,15 +174,12 @@ template <class Kind> H3_DEVICE void attend_multiply(float (&out)[Kind::DEPTH / 
     h3_steps_keep(out);
 }
 
-/* Writes the warp's sixteen rows of a part, the first of them `own` of the block's, through its share of memory. */
+/* Writes the warp's sixteen rows, the first of them `own` of the block's, through its share of memory. */
 template <class Kind>
-H3_DEVICE void attend_finish(const attend_work &w, unsigned part, uint16_t *staging, const float (&out)[Kind::DEPTH / 2], const typename Kind::state &state, int own, int lane)
+H3_DEVICE void attend_write(const attend_work &w, const attend_place &at, uint16_t *staging, const float (&out)[Kind::DEPTH / 2], const float (&scale)[2], int own, int lane)
 {
     constexpr int PIECES = Kind::DEPTH / 8;
-    const attend_place at = attend_place_of<Kind>(w, part);
     const int64_t pitch = w.heads * Kind::DEPTH, start = (int64_t)at.item * w.queries * pitch + at.column;
-    float scale[2];
-    Kind::finish(w, state, scale, at.head, at.first + own + lane / 4, lane);
     __syncwarp(); /* who still copies the part before */
 #pragma unroll
     for (int i = 0; i < Kind::DEPTH / 2; i += 2) {
@@ -202,111 +194,78 @@ H3_DEVICE void attend_finish(const attend_work &w, unsigned part, uint16_t *stag
     }
 }
 
-/* What a lane has of the group's rows: sums, the probabilities of a tile, and what the sums are multiplied by before those are added. */
-template <class Kind> struct attend_lane {
-    float out[Kind::DEPTH / 2], turn[2];
-    uint32_t weights[Kind::KEYS / 4];
-    typename Kind::state state;
-};
-
-/*
- * Adds the probabilities of tile `count`, counted through the block's parts, times its values, while the scores of the next one become probabilities: those of the block's part
- * `number` with the keys from `first` on. `more`: the part has another tile then.
- */
-template <class Kind>
-H3_DEVICE void attend_step(attend_lane<Kind> &l, attend_memory<Kind> *m, const attend_work &w, const attend_operands &operands, unsigned number, unsigned count, int64_t first, bool more,
-                           int lane)
-{
-    float scores[Kind::KEYS / 2];
-    uint32_t fresh[Kind::KEYS / 4];
-    attend_multiply<Kind>(l.out, l.turn);
-    h3_steps_keep(l.weights); /* what the steps below read is there before the first of them */
-    attend_start_scores<Kind>(scores, operands, number, count + 1);
-    attend_wait(m->values, count);
-    attend_start_values<Kind>(l.out, l.weights, operands, count);
-    h3_steps_wait<1>(); /* the scores are there, the values on their way */
-    h3_steps_keep(scores);
-    attend_done(m->keys, count + 1, lane);
-    if (first + Kind::KEYS > w.keys) attend_mask(scores, w.keys - first, lane);
-    Kind::update(l.state, scores, fresh, l.turn, w.octaves);
-    h3_steps_keep(fresh); /* all of it while the values are multiplied; and the assembler, which would wait first, leaves it before a wait in a loop */
-    Kind::keep(l.state);
-    if (more) attend_wait(m->keys, count + 2);
-    h3_steps_wait<0>();
-    h3_steps_keep(l.out);
-    h3_steps_keep(l.weights);
-    attend_done(m->values, count, lane);
-    h3_steps_define(l.weights, fresh);
-}
-
-/* The group's rows of a run of parts. The last values of one are multiplied while the first scores of the next become probabilities. */
-template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const attend_work &w, attend_run run, int group, int warp, int lane)
+/* The group's rows of a part, the `number`-th of the block's. */
+template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const attend_work &w, unsigned part, unsigned number, int group, int warp, int lane)
 {
     constexpr int KEYS = Kind::KEYS;
     const int own = group * attend::GROUP_ROWS + warp * 16;
-    const attend_operands operands = {h3_operand(m->query[0][0][group]), h3_operand(m->key[0][0]), h3_operand(m->value[0][0])};
-    unsigned count = run.number * (unsigned)w.steps; /* of the tile whose probabilities there are */
-    attend_lane<Kind> l = {};
-    float scores[KEYS / 2];
-    Kind::begin(l.state);
-    attend_wait(m->queries, run.number);
+    float out[Kind::DEPTH / 2] = {}, scores[KEYS / 2], turn[2];
+    uint32_t weights[KEYS / 4];
+    typename Kind::state state;
+    const attend_operands operands = {h3_operand(m->query[number % 2][0][group]), h3_operand(m->key[0][0]), h3_operand(m->value[0][0])};
+    unsigned count = number * (unsigned)w.steps; /* of the keys and values whose probabilities there are */
+    Kind::begin(state);
+    attend_wait(m->queries, number);
     attend_wait(m->keys, count);
-    attend_start_scores<Kind>(scores, operands, run.number, count);
+    attend_start_scores<Kind>(scores, operands, count);
     h3_steps_wait<0>();
     h3_steps_keep(scores);
     attend_done(m->keys, count, lane);
     if (w.keys < KEYS) attend_mask(scores, w.keys, lane);
-    Kind::update(l.state, scores, l.weights, l.turn, w.octaves);
+    Kind::update(state, scores, weights, turn, w.octaves);
     if (w.steps > 1) attend_wait(m->keys, count + 1);
-    for (;; run.number++, run.part += gridDim.x) {
-        for (int step = 1; step < w.steps; step++, count++) attend_step<Kind>(l, m, w, operands, run.number, count, step * (int64_t)KEYS, step + 1 < w.steps, lane);
-        attend_done(m->queries, run.number, lane);
-        if (--run.parts == 0) break;
-        const typename Kind::state finished = l.state;
-        Kind::begin(l.state);
-        attend_wait(m->queries, run.number + 1);
-        attend_wait(m->keys, count + 1);
-        attend_step<Kind>(l, m, w, operands, run.number + 1, count++, 0, w.steps > 1, lane);
-        attend_finish<Kind>(w, run.part, m->out, l.out, finished, own, lane);
-#pragma unroll
-        for (int i = 0; i < Kind::DEPTH / 2; i++) l.out[i] = 0.0f;
+    for (int step = 0; step + 1 < w.steps; step++, count++) {
+        uint32_t fresh[KEYS / 4];
+        attend_multiply<Kind>(out, turn);
+        h3_steps_keep(weights); /* what the steps below read is there before the first of them */
+        attend_start_scores<Kind>(scores, operands, count + 1);
+        attend_wait(m->values, count);
+        attend_start_values<Kind>(out, weights, operands, count);
+        h3_steps_wait<1>(); /* the scores are there, the values on their way */
+        h3_steps_keep(scores);
+        attend_done(m->keys, count + 1, lane);
+        if ((step + 2) * (int64_t)KEYS > w.keys) attend_mask(scores, w.keys - (step + 1) * (int64_t)KEYS, lane);
+        Kind::update(state, scores, fresh, turn, w.octaves);
+        h3_steps_keep(fresh); /* all of it while the values are multiplied; and the assembler, which would wait first, leaves it before a wait in a loop */
+        Kind::keep(state);
+        if (step + 2 < w.steps) attend_wait(m->keys, count + 2);
+        h3_steps_wait<0>();
+        h3_steps_keep(out);
+        h3_steps_keep(weights);
+        attend_done(m->values, count, lane);
+        h3_steps_define(weights, fresh);
     }
-    attend_multiply<Kind>(l.out, l.turn);
+    attend_done(m->queries, number, lane);
+    attend_multiply<Kind>(out, turn);
     attend_wait(m->values, count);
-    attend_start_values<Kind>(l.out, l.weights, operands, count);
+    attend_start_values<Kind>(out, weights, operands, count);
     h3_steps_wait<0>();
-    h3_steps_keep(l.out);
-    h3_steps_keep(l.weights);
+    h3_steps_keep(out);
+    h3_steps_keep(weights);
     attend_done(m->values, count, lane);
-    attend_finish<Kind>(w, run.part, m->out, l.out, l.state, own, lane);
+    const attend_place at = attend_place_of<Kind>(w, part); /* here, since it would take registers above */
+    Kind::finish(w, state, turn, at.head, at.first + own + lane / 4, lane);
+    attend_write<Kind>(w, at, m->out, out, turn, own, lane);
 }
 
-/* A group without rows lets parts pass. Where values are there, nobody still reads what had the places of their keys and queries before. */
-template <class Kind> H3_DEVICE void attend_nothing(attend_memory<Kind> *m, const attend_work &w, attend_run run, int lane)
+/* A group without rows lets a part pass. Where values are there, nobody still reads what had the places of their keys and queries before. */
+template <class Kind> H3_DEVICE void attend_nothing(attend_memory<Kind> *m, const attend_work &w, unsigned number, int lane)
 {
-    unsigned count = run.number * (unsigned)w.steps;
-    for (; run.parts > 0; run.parts--, run.number++) {
-        for (int step = 0; step < w.steps; step++, count++) {
-            attend_wait(m->values, count);
-            attend_done(m->keys, count, lane);
-            attend_done(m->values, count, lane);
-        }
-        attend_done(m->queries, run.number, lane);
+    unsigned count = number * (unsigned)w.steps;
+    for (int step = 0; step < w.steps; step++, count++) {
+        attend_wait(m->values, count);
+        attend_done(m->keys, count, lane);
+        attend_done(m->values, count, lane);
     }
+    attend_done(m->queries, number, lane);
 }
 
-/* Whole parts, then the others; here, not by group, or the assembler no longer sees that all lanes are at the same step. */
 template <class Kind> H3_DEVICE void attend_parts(attend_memory<Kind> *m, const attend_work &w, int group, int warp, int lane)
 {
-    attend_run run = {blockIdx.x, 0, 0};
-    for (int i = 0; i < 2; i++) {
-        const unsigned end = i == 0 ? w.ends[0] : w.ends[1];
-        run.parts = run.part < end ? (end - run.part + gridDim.x - 1) / gridDim.x : 0;
-        if (run.parts > 0) {
-            if (i == 0 || w.queries % attend::QUERIES > group * attend::GROUP_ROWS) attend_rows<Kind>(m, w, run, group, warp, lane);
-            else attend_nothing<Kind>(m, w, run, lane);
-        }
-        run.part += run.parts * gridDim.x, run.number += run.parts;
+    unsigned number = 0;
+    for (unsigned part = blockIdx.x; part < w.ends[1]; part += gridDim.x, number++) {
+        if (part < w.ends[0] || w.queries % attend::QUERIES > group * attend::GROUP_ROWS) attend_rows<Kind>(m, w, part, number, group, warp, lane);
+        else attend_nothing<Kind>(m, w, number, lane);
     }
 }
 #endif

@@ -290,6 +290,7 @@ H3_DEVICE void walk_queries(gradient_memory *m, const gradient_work &w, const gr
         h3_steps_keep(p);
         start_tile_sums(dk, dv, scores, dp, p, ds, m, operands, step, true, walk);
         start_dots(scores, operands.own[0], operands.walked[0] + (uint64_t)(next * STAGE_STEP));
+        __syncwarp(); /* all lanes have read their statistics */
         h3_steps_wait<1>(); /* only the next scores are on their way */
         keep(dv, dk, p, ds);
         if (lane == 0) h3_barrier_arrive(&m->done[stage]);
@@ -304,6 +305,7 @@ H3_DEVICE void walk_queries(gradient_memory *m, const gradient_work &w, const gr
     }
     if (lane == 0) h3_barrier_arrive(&m->own_done);
     start_tile_sums(dk, dv, scores, dp, p, ds, m, operands, step, false, walk);
+    __syncwarp();
     h3_steps_wait<0>();
     keep(dv, dk, p, ds);
     if (lane == 0) h3_barrier_arrive(&m->done[step % STAGES]);
