@@ -27,7 +27,7 @@ struct matmul {
     static constexpr int PANEL = 64 * 64;                                           /* elements of a tile of 64 rows */
     static constexpr int THREADS = 384, GROUP = 128, WARP = 32, ROWS_TOGETHER = 16; /* tiles of so many rows of tiles are neighbours in time */
     static constexpr int MULTIPLIERS = 8, WRITERS = 3;                              /* warps */
-    static constexpr int MULTIPLYING = 192, WRITING = 120;                          /* registers a thread, of 168 that the launch gives */
+    static constexpr int MULTIPLYING = 200, WRITING = 104;                          /* registers a thread, of 168 that the launch gives */
     static_assert(2 * MULTIPLYING + WRITING <= 3 * 168, "registers of a multiprocessor");
 
     const void *left, *right;

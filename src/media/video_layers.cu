@@ -199,14 +199,12 @@ __global__ void rotate_64_kernel(uint16_t *qkv, const float *cosine, const float
 {
     const int part = (int)threadIdx.x % 8;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-        const turns turn = turns_at(cosine, sine, row % tokens, part);
+        const turns turn[1] = {turns_at(cosine, sine, row % tokens, part)};
         for (int first = 0; first < 2 * heads; first += THREADS / 8) {
             const int head = first + (int)threadIdx.x / 8;
             uint4 *own = (uint4 *)(qkv + (row * 3 * heads + head) * 64 + 8 * part), words[1] = {{0, 0, 0, 0}};
-            float v[1][8], inverse[1];
             if (head < 2 * heads) words[0] = *own;
-            norm_64<1>(v, inverse, words, part, epsilon);
-            words[0] = turned_eight(v[0], inverse[0], turn, part);
+            rotate_64<1>(words, turn, part, epsilon);
             if (head < 2 * heads) *own = words[0];
         }
     }

@@ -38,8 +38,7 @@ struct write_gated {
     }
 };
 
-/* A tile holds four heads of 64, all of them q, or k, or v; eight lanes a head. The steps of two rows stand among each other, since each waits
- * long for its neighbours' lanes, and the angles of the next two are on their way. */
+/* A tile holds four heads of 64, all of them q, or k, or v; eight lanes a head. The steps of two rows stand among each other: each waits long for its neighbours' lanes. */
 struct write_heads {
     static constexpr int AHEAD = 2;
     uint16_t *out;
@@ -51,26 +50,19 @@ struct write_heads {
     {
         const int columns = 3 * heads * 64, part = lane % 8;
         if (column * (kind::COLUMNS / 64) >= 2 * heads) return write_plain{out, columns}(tile, first, count, column, warp, lane);
-        const int last = count - 1, token = (int)(first % tokens);
-        turns turn[AHEAD], next[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) next[i] = turns_at(cosine, sine, (token + min(warp + i * WRITERS, last)) % tokens, part);
         for (int start = warp; start < count; start += AHEAD * WRITERS) {
             uint4 words[AHEAD];
-            float v[AHEAD][8], inverse[AHEAD];
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) words[i] = *(const uint4 *)(tile + matmul_spot<kind>(min(start + i * WRITERS, last), lane));
-            norm_64<AHEAD>(v, inverse, words, part, epsilon);
+            turns turn[AHEAD];
 #pragma unroll
             for (int i = 0; i < AHEAD; i++) {
-                turn[i] = next[i];
-                next[i] = turns_at(cosine, sine, (token + min(start + (AHEAD + i) * WRITERS, last)) % tokens, part);
+                const int row = start + i * WRITERS < count ? start + i * WRITERS : start;
+                turn[i] = turns_at(cosine, sine, (int)(first + row) % tokens, part);
+                words[i] = *(const uint4 *)(tile + matmul_spot<kind>(row, lane));
             }
+            rotate_64<AHEAD>(words, turn, part, epsilon);
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                const uint4 turned = turned_eight(v[i], inverse[i], turn[i], part);
-                if (start + i * WRITERS < count) *(uint4 *)(out + (first + start + i * WRITERS) * columns + column * kind::COLUMNS + 8 * lane) = turned;
-            }
+            for (int i = 0; i < AHEAD; i++)
+                if (start + i * WRITERS < count) *(uint4 *)(out + (first + start + i * WRITERS) * columns + column * kind::COLUMNS + 8 * lane) = words[i];
         }
     }
 };

@@ -97,18 +97,19 @@ H3_DEVICE uint4 turned_eight(const float (&v)[8], float inverse, const turns &tu
     return out;
 }
 
-/* `words`: the elements of lane `part` of eight, of ROWS heads; `v` gets them, and `inverse` what norms them. All lanes of a warp come here together. */
-template <int ROWS> H3_DEVICE void norm_64(float (&v)[ROWS][8], float (&inverse)[ROWS], const uint4 (&words)[ROWS], int part, float epsilon)
+/* `words`: the elements of lane `part` of eight, of ROWS heads; all lanes of a warp come here together. */
+template <int ROWS> H3_DEVICE void rotate_64(uint4 (&words)[ROWS], const turns (&turn)[ROWS], int part, float epsilon)
 {
+    float v[ROWS][8], sums[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const uint32_t w[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
 #pragma unroll
         for (int j = 0; j < 8; j++) v[i][j] = widened((uint16_t)(w[j / 2] >> 16 * (j % 2)));
     }
-    head_squares<ROWS>(inverse, v, part);
+    head_squares<ROWS>(sums, v, part);
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) inverse[i] = about_inverse_root(__fadd_rn(__fmul_rn(inverse[i], 1.0f / 64.0f), epsilon));
+    for (int i = 0; i < ROWS; i++) words[i] = turned_eight(v[i], about_inverse_root(__fadd_rn(__fmul_rn(sums[i], 1.0f / 64.0f), epsilon)), turn[i], part);
 }
 
 } // namespace

@@ -53,8 +53,6 @@ float __shfl_down_sync(unsigned mask, float value, int offset);
 float __shfl_xor_sync(unsigned mask, float value, int other);
 int __any_sync(unsigned mask, int asked);
 
-inline int min(int a, int b) { return a < b ? a : b; }
-
 inline uint32_t __float_as_uint(float value)
 {
     uint32_t bits;
