@@ -114,7 +114,8 @@ SHARED := -shared -Wl,-z,relro -Wl,-z,nodelete $(if $(SANITIZE),,-Wl,-z,defs)
 CUDA_ARCHITECTURES ?= 80 90a
 CUDA_LATER := $(firstword $(CUDA_ARCHITECTURES))
 NVCC_FLAGS := -std=c++17 -O2 -fmad=false -lineinfo -Xcompiler -fPIC,-ffp-contract=off,-fvisibility=hidden \
-    $(foreach a,$(CUDA_ARCHITECTURES),-gencode arch=compute_$a$(comma)code=sm_$a) -gencode arch=compute_$(CUDA_LATER),code=compute_$(CUDA_LATER) -Iinclude
+    $(foreach a,$(CUDA_ARCHITECTURES),-gencode arch=compute_$a$(comma)code=sm_$a) -gencode arch=compute_$(CUDA_LATER),code=compute_$(CUDA_LATER) -Iinclude \
+    $(if $(filter 90a,$(CUDA_ARCHITECTURES)),-DH3_HOPPER_BUILT)
 ifneq ($(EMULATE_CUDA),)
 # The C++ compiler in nvcc's place. Symbols are shared with the emulator, so none is hidden.
 NVCC := $(CXX) -x c++

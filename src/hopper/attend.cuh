@@ -248,7 +248,8 @@ template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const a
     attend_write<Kind>(w, at, m->out, out, turn, own, lane);
 }
 
-/* A group without rows lets a part pass. Where values are there, nobody still reads what had the places of their keys and queries before. */
+/* A group without rows lets a part pass; no part with rows of its own follows in a launch, since shorter parts come last and are alike. Where values are there, nobody still
+ * reads what had the places of their keys and queries before. */
 template <class Kind> H3_DEVICE void attend_nothing(attend_memory<Kind> *m, const attend_work &w, unsigned number, int lane)
 {
     unsigned count = number * (unsigned)w.steps;

@@ -15,8 +15,6 @@
 #ifndef H3_HOPPER_MATMUL_CUH
 #define H3_HOPPER_MATMUL_CUH
 
-#include <stdlib.h>
-
 #include "hopper.cuh"
 #include "tensor_map.cuh"
 
@@ -308,7 +306,8 @@ template <class Kind, class Writer> int matmul_launch(void *stream, const char *
     config.attrs = &cluster, config.numAttrs = Kind::BLOCKS > 1;
     code = (int)cudaFuncSetAttribute(matmul_kernel<Kind, Writer>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(matmul_memory<Kind>));
     if (code != cudaSuccess) return code;
-    (void)cudaLaunchKernelEx(&config, matmul_kernel<Kind, Writer>, left, right, p, write);
+    code = (int)cudaLaunchKernelEx(&config, matmul_kernel<Kind, Writer>, left, right, p, write);
+    if (code != cudaSuccess) return code;
 #endif
     return (int)cudaGetLastError();
 }

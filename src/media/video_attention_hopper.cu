@@ -49,7 +49,8 @@ attend_work work_of(void *out, const void *qkv, int64_t tiles, int64_t tokens, i
 {
     const int64_t width = heads * kind::DEPTH;
     attend_work w = {};
-    w.q = (const uint16_t *)qkv, w.k = w.q + width, w.v = w.k + width, w.out = (uint16_t *)out;
+    w.q = (const uint16_t *)qkv, w.out = (uint16_t *)out;
+    if (qkv != nullptr) w.k = w.q + width, w.v = w.k + width;
     w.items = tiles, w.queries = w.keys = tokens, w.heads = heads, w.pitch = 3 * width;
     w.octaves = 1.44269504088896340736f / 8.0f;
     return w;

@@ -226,8 +226,7 @@ void h3_video_products_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *dev
     out[0] = 0;
     if (device->kind != H3_DEVICE_CUDA || dtype != H3_F16) return;
     for (int i = 0; i < 4; i++) own &= h3_video_matmul_fits(&(h3_video_matmul){.kind = H3_VIDEO_MATMUL_PLAIN, .rows = 1, .channels = channels[i], .columns = columns[i]});
-    if (own) snprintf(out, H3_VIDEO_KERNEL_NAME, "gemm-tc-k16-ascending-v1");
-    else snprintf(out, H3_VIDEO_KERNEL_NAME, "cublaslt-%zu", cublasLtGetVersion());
+    snprintf(out, H3_VIDEO_KERNEL_NAME, "%scublaslt-%zu", own ? "gemm-tc-k16-ascending-v1+" : "", cublasLtGetVersion());
 }
 
 /* --- attention ------------------------------------------------------------------------------------------------------- */

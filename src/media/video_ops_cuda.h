@@ -18,8 +18,8 @@ enum { H3_VIDEO_KERNEL_NAME = 80 };
  * says, library version, engine and its knobs, decides the bits. May compile for a good part of a second, once a process and shape. */
 h3_status h3_video_attention_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t tiles, int64_t tokens, int64_t heads, int64_t dim);
 
-/* Which kernel the products of the decoder's blocks take on a GPU: width to 3 width and to width, width to 2 ffn, ffn to width. The contract of their sums where it is our own that
- * takes all of them, else the library and its version; "" where there is only one. */
+/* Which kernels the decoder's products take on a GPU: the library and its version, before them the contract of our own kernel's sums and "+" where that takes all of the blocks' products (width
+ * to 3 width and to width, width to 2 ffn, ffn to width), so that the library is left with those before and behind the blocks; "" where there is only one. */
 void h3_video_products_name(char out[H3_VIDEO_KERNEL_NAME], const h3_device *device, int32_t dtype, int64_t width, int64_t ffn);
 
 /* The CPU's, or a GPU's. */

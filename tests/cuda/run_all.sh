@@ -61,7 +61,7 @@ nodes_cuda() { "$build/tests/nodes_cuda" "$@" "$lib/libh3_candidate_cuda.so" "$l
 # initcheck  does not see all that libraries' kernels store: libpoison.so fills their outputs with NaNs first. That it would show is tried as well.
 sanitized() { # sanitized TOOL
     local code=0 found options=() hopper=() poison=''
-    [ "$1" != racecheck ] || options=(--kernel-name-exclude kns=cudnn_generated) hopper=(--kernel-name-exclude kns=gradient_kernel)
+    [ "$1" != racecheck ] || options=(--kernel-name-exclude kns=cudnn_generated) hopper=(--kernel-name-exclude kns=attention_gradient_kernel)
     [ "$1" != initcheck ] || poison=$(realpath "$build/tests/libpoison.so")
     "$H3_COMPUTE_SANITIZER" --tool "$1" --error-exitcode 9 "$build/tests/nodes_cuda" --dims nano --rows 67 "$lib/libh3_candidate_cuda.so" "$lib/libh3_candidate_cpu.so" || code=$?
     echo "sanitized  $1  candidate nodes: exit $code"

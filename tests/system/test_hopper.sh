@@ -129,6 +129,40 @@ assemble_all() {
     complained plain $attention src/hopper/attend.cuh 's/h3_steps_define\(weights, fresh\)/for (int i = 0; i < KEYS \/ 4; i++) weights[i] = fresh[i]/'
 }
 
+# --- where they may run ---
+cat >"$work/may_run.cpp" <<'EOF'
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tensor_map.cuh"
+
+static int asked(const char *name) { return atoi(getenv(name)); }
+cudaError_t cudaGetDevice(int *device) { return *device = asked("DEVICE"), cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int)
+{
+    *value = what == cudaDevAttrComputeCapabilityMajor ? asked("MAJOR") : what == cudaDevAttrComputeCapabilityMinor ? 0 : 132;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **found, unsigned, unsigned long long, cudaDriverEntryPointQueryResult *result)
+{
+    *found = (void *)&asked;
+    *result = asked("MAPS") ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+int main()
+{
+    const int first = hopper_processors();
+    printf("%d %d\n", first, hopper_processors());
+}
+EOF
+read -ra headers <<<"$(variable CUDA_CFLAGS)"
+for built in '' -DH3_HOPPER_BUILT; do "${compiler:-c++}" -std=c++17 -w ${built:+"$built"} -Isrc/hopper "${headers[@]}" "$work/may_run.cpp" -o "$work/may_run$built"; done
+may_run() { DEVICE=$2 MAJOR=$3 MAPS=$4 "$work/may_run$1" 2>&1; }
+is 'a Hopper GPU has its multiprocessors' "$(may_run -DH3_HOPPER_BUILT 3 9 1)" '132 132'
+is 'none in a build without sm_90a' "$(may_run '' 3 9 1)" '0 0'
+is 'none on another GPU' "$(may_run -DH3_HOPPER_BUILT 0 8 1)" '0 0'
+is 'none with a driver without tensor maps' "$(may_run -DH3_HOPPER_BUILT 0 9 0)" '0 0'
+
 # --- half of that on one core, and meanwhile the kernels as they are, and the other half ---
 {
     try_all "${changes[@]:0:28}"

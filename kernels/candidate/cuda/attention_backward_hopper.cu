@@ -418,7 +418,7 @@ H3_DEVICE void multiply(gradient_memory *m, const gradient_work &w, int group, i
 }
 #endif
 
-__global__ void __launch_bounds__(attend::THREADS, 1) gradient_kernel(const __grid_constant__ gradient_maps maps, gradient_work w)
+__global__ void __launch_bounds__(attend::THREADS, 1) attention_gradient_kernel(const __grid_constant__ gradient_maps maps, gradient_work w)
 {
 #ifdef H3_HOPPER_CODE
     H3_SHARED_1024
@@ -490,5 +490,5 @@ extern "C" int h3_attention_hopper_run_backward(h3_call *call, const h3_attentio
     gradient_maps maps;
     if (h3_launch(call, "attention_statistics", statistics_kernel, h3_grid(a->batch * a->heads * rows * 8), H3_THREADS, 0, *a, rows)) return 1;
     if (h3_cuda_status(call, name, (cudaError_t)make_maps(&maps, *a))) return 1;
-    return h3_launch(call, name, gradient_kernel, dim3(w.ends[3] < most ? w.ends[3] : most), attend::THREADS, sizeof(gradient_memory), maps, w);
+    return h3_launch(call, name, attention_gradient_kernel, dim3(w.ends[3] < most ? w.ends[3] : most), attend::THREADS, sizeof(gradient_memory), maps, w);
 }
