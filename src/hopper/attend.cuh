@@ -55,7 +55,13 @@ template <class Kind> struct attend_memory {
 };
 
 /* Where the 8 channels `piece` of a row lie: turned, so that eight rows do not share banks. */
-template <class Kind> H3_DEVICE int attend_spot(int row, int piece) { return row * Kind::DEPTH + (piece ^ (row & 7)) * 8; }
+template <int DEPTH> H3_DEVICE int attend_spot(int row, int piece) { return row * DEPTH + (piece ^ (row & 7)) * 8; }
+
+/* Where a part of the work is: 128 rows of one head. */
+struct attend_place {
+    int64_t head;            /* of all items */
+    int item, column, first; /* column: of the head's first channel; first: of the rows */
+};
 
 /* Keys at and behind `count` of a tile get the score -inf, so the probability +0. */
 template <int COUNT> H3_DEVICE void attend_mask(float (&scores)[COUNT], int64_t count, int lane)
@@ -66,12 +72,6 @@ template <int COUNT> H3_DEVICE void attend_mask(float (&scores)[COUNT], int64_t 
 }
 
 #ifdef H3_HOPPER_CODE
-/* Where a part is. */
-struct attend_place {
-    int64_t head;            /* of all items */
-    int item, column, first; /* column: of the head's first channel */
-};
-
 template <class Kind> H3_DEVICE attend_place attend_place_of(const attend_work &w, unsigned part)
 {
     const bool is_whole = part < w.ends[0];
@@ -139,29 +139,24 @@ struct attend_operands {
     uint64_t query, key, value;
 };
 
-/* Starts the scores of the group's queries and the keys of a tile that is there. */
-template <class Kind> H3_DEVICE void attend_start_scores(float (&scores)[Kind::KEYS / 2], const attend_operands &operands, unsigned count)
+/* Starts d = own rows walked rows^T: 64 own rows of a part and COLUMNS walked ones of a tile, both in panels of 64 channels. */
+template <bool HALF, int DEPTH, int COLUMNS> H3_DEVICE void attend_start_dots(float (&d)[COLUMNS / 2], uint64_t own, uint64_t walked)
 {
-    constexpr int QUERY_PANEL = attend::QUERIES * 64 * 2 / 16, KEY_PANEL = Kind::KEYS * 64 * 2 / 16, STAGE = Kind::DEPTH / 64 * KEY_PANEL; /* in a descriptor */
-    const uint64_t key = operands.key + (uint64_t)(count % Kind::STAGES * STAGE);
+    constexpr int OWN_PANEL = attend::QUERIES * 64 * 2 / 16, PANEL = COLUMNS * 64 * 2 / 16; /* in a descriptor */
     h3_steps_begin();
 #pragma unroll
-    for (int i = 0; i < Kind::DEPTH / 16; i++)
-        h3_step<Kind::HALF, Kind::KEYS, 0, 0>(scores, operands.query + (uint64_t)(i / 4 * QUERY_PANEL + i % 4 * H3_STEP_ACROSS), key + (uint64_t)(i / 4 * KEY_PANEL + i % 4 * H3_STEP_ACROSS),
-                                              i > 0);
+    for (int i = 0; i < DEPTH / 16; i++)
+        h3_step<HALF, COLUMNS, 0, 0>(d, own + (uint64_t)(i / 4 * OWN_PANEL + i % 4 * H3_STEP_ACROSS), walked + (uint64_t)(i / 4 * PANEL + i % 4 * H3_STEP_ACROSS), i > 0);
     h3_steps_close();
 }
 
-/* Starts out += probabilities times the values of a tile that is there. */
-template <class Kind> H3_DEVICE void attend_start_values(float (&out)[Kind::DEPTH / 2], const uint32_t (&weights)[Kind::KEYS / 4], const attend_operands &operands, unsigned count)
+/* Starts sums += weights walked rows: of a tile of ROWS. */
+template <bool HALF, int DEPTH, int ROWS> H3_DEVICE void attend_start_sums(float (&sums)[DEPTH / 2], const uint32_t (&weights)[ROWS / 4], uint64_t walked)
 {
-    constexpr int STAGE = Kind::DEPTH * Kind::KEYS * 2 / 16;
-    const uint64_t value = operands.value + (uint64_t)(count % Kind::STAGES * STAGE);
-    static_assert(Kind::DEPTH == 64 || Kind::KEYS == 64, "panels of values lie 8192 bytes apart");
+    static_assert(DEPTH == 64 || ROWS == 64, "panels lie 8192 bytes apart");
     h3_steps_begin();
 #pragma unroll
-    for (int i = 0; i < Kind::KEYS / 16; i++)
-        h3_step_of_registers<Kind::HALF, Kind::DEPTH, 1>(out, weights, 4 * i, value + (uint64_t)(i * H3_STEP_ALONG), 1);
+    for (int i = 0; i < ROWS / 16; i++) h3_step_of_registers<HALF, DEPTH, 1>(sums, weights, 4 * i, walked + (uint64_t)(i * H3_STEP_ALONG), 1);
     h3_steps_close();
 }
 
@@ -174,32 +169,30 @@ template <class Kind> H3_DEVICE void attend_multiply(float (&out)[Kind::DEPTH / 
     h3_steps_keep(out);
 }
 
-/* Writes the warp's sixteen rows, the first of them `own` of the block's, through its share of memory. */
-template <class Kind>
-H3_DEVICE void attend_write(const attend_work &w, const attend_place &at, uint16_t *staging, const float (&out)[Kind::DEPTH / 2], const float (&scale)[2], int own, int lane)
+/* Writes the warp's sixteen rows, `own` and up of a part's `rows`, times `scale` of both of a lane's, through its share of memory; to: the part's first row, from row to row `pitch` elements. */
+template <bool HALF, int DEPTH>
+H3_DEVICE void attend_write(uint16_t *to, int64_t pitch, uint16_t *staging, const float (&sums)[DEPTH / 2], const float (&scale)[2], int rows, int own, int lane)
 {
-    constexpr int PIECES = Kind::DEPTH / 8;
-    const int64_t pitch = w.heads * Kind::DEPTH, start = (int64_t)at.item * w.queries * pitch + at.column;
+    constexpr int PIECES = DEPTH / 8;
     __syncwarp(); /* who still copies the part before */
 #pragma unroll
-    for (int i = 0; i < Kind::DEPTH / 2; i += 2) {
+    for (int i = 0; i < DEPTH / 2; i += 2) {
         const float last = scale[i % 4 / 2];
-        uint16_t *to = staging + attend_spot<Kind>(own + lane / 4 + i % 4 / 2 * 8, i / 4) + lane % 4 * 2;
-        *(uint32_t *)to = h3_pair<Kind::HALF>(out[i] * last, out[i + 1] * last);
+        *(uint32_t *)(staging + attend_spot<DEPTH>(own + lane / 4 + i % 4 / 2 * 8, i / 4) + lane % 4 * 2) = h3_pair<HALF>(sums[i] * last, sums[i + 1] * last);
     }
     __syncwarp();
     for (int i = lane; i < 16 * PIECES; i += 32) {
-        const int row = own + i / PIECES;
-        if (at.first + row < w.queries) *(uint4 *)(w.out + start + (at.first + row) * pitch + i % PIECES * 8) = *(const uint4 *)(staging + attend_spot<Kind>(row, i % PIECES));
+        const int row = own + i / PIECES, piece = i % PIECES;
+        if (row < rows) *(uint4 *)(to + row * pitch + piece * 8) = *(const uint4 *)(staging + attend_spot<DEPTH>(row, piece));
     }
 }
 
 /* The group's rows of a part, the `number`-th of the block's. */
 template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const attend_work &w, unsigned part, unsigned number, int group, int warp, int lane)
 {
-    constexpr int KEYS = Kind::KEYS;
+    constexpr int KEYS = Kind::KEYS, DEPTH = Kind::DEPTH, STAGE = KEYS * DEPTH * 2 / 16; /* in a descriptor */
     const int own = group * attend::GROUP_ROWS + warp * 16;
-    float out[Kind::DEPTH / 2] = {}, scores[KEYS / 2], turn[2];
+    float out[DEPTH / 2] = {}, scores[KEYS / 2], turn[2];
     uint32_t weights[KEYS / 4];
     typename Kind::state state;
     const attend_operands operands = {h3_operand(m->query[number % 2][0][group]), h3_operand(m->key[0][0]), h3_operand(m->value[0][0])};
@@ -207,7 +200,7 @@ template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const a
     Kind::begin(state);
     attend_wait(m->queries, number);
     attend_wait(m->keys, count);
-    attend_start_scores<Kind>(scores, operands, count);
+    attend_start_dots<Kind::HALF, DEPTH, KEYS>(scores, operands.query, operands.key + (uint64_t)(count % Kind::STAGES * STAGE));
     h3_steps_wait<0>();
     h3_steps_keep(scores);
     attend_done(m->keys, count, lane);
@@ -218,9 +211,9 @@ template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const a
         uint32_t fresh[KEYS / 4];
         attend_multiply<Kind>(out, turn);
         h3_steps_keep(weights); /* what the steps below read is there before the first of them */
-        attend_start_scores<Kind>(scores, operands, count + 1);
+        attend_start_dots<Kind::HALF, DEPTH, KEYS>(scores, operands.query, operands.key + (uint64_t)((count + 1) % Kind::STAGES * STAGE));
         attend_wait(m->values, count);
-        attend_start_values<Kind>(out, weights, operands, count);
+        attend_start_sums<Kind::HALF, DEPTH, KEYS>(out, weights, operands.value + (uint64_t)(count % Kind::STAGES * STAGE));
         h3_steps_wait<1>(); /* the scores are there, the values on their way */
         h3_steps_keep(scores);
         attend_done(m->keys, count + 1, lane);
@@ -238,14 +231,15 @@ template <class Kind> H3_DEVICE void attend_rows(attend_memory<Kind> *m, const a
     attend_done(m->queries, number, lane);
     attend_multiply<Kind>(out, turn);
     attend_wait(m->values, count);
-    attend_start_values<Kind>(out, weights, operands, count);
+    attend_start_sums<Kind::HALF, DEPTH, KEYS>(out, weights, operands.value + (uint64_t)(count % Kind::STAGES * STAGE));
     h3_steps_wait<0>();
     h3_steps_keep(out);
     h3_steps_keep(weights);
     attend_done(m->values, count, lane);
     const attend_place at = attend_place_of<Kind>(w, part); /* here, since it would take registers above */
+    const int64_t pitch = w.heads * DEPTH;
     Kind::finish(w, state, turn, at.head, at.first + own + lane / 4, lane);
-    attend_write<Kind>(w, at, m->out, out, turn, own, lane);
+    attend_write<Kind::HALF, DEPTH>(w.out + ((int64_t)at.item * w.queries + at.first) * pitch + at.column, pitch, m->out, out, turn, (int)w.queries - at.first, own, lane);
 }
 
 /* A group without rows lets a part pass; no part with rows of its own follows in a launch, since shorter parts come last and are alike. Where values are there, nobody still

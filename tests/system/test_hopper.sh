@@ -85,7 +85,7 @@ changes=(
     'idle_queries|attention|/void attend_nothing/,/^}/{/attend_done\(m->queries/d}|a group without rows that keeps the queries|^1 .*never come'
     'hasty|attention|/void attend_nothing/,/^}/{/attend_wait\(m->values/d}|a group without rows that gives places back before they are there|^1 .*(arrives once too often|has ended|never come|not ok)'
     'fewer|attention|s/ [+] \(w[.]queries % attend::QUERIES > 0 [?] heads : 0\)//|queries that make no whole part|^1 .*(not ok|cannot be launched)'
-    'queries|attention|s/if \(at[.]first [+] row < w[.]queries\) [*]/*/|queries behind the last one|^1 +$'
+    'queries|attention|s/if \(row < rows\) [*]/*/|queries behind the last one|^1 +$'
     'own|gradients|/h3_barrier_wait\(&m->own_there/d|own rows that are read before they are there|^1 .*(not ok|arrives once too often|has ended)'
     'kept|gradients|/h3_barrier_wait\(&m->own_done/d|own rows that come over some still in use|^1 .*(not ok|arrives once too often|has ended)'
     'phases|gradients|s/return phases \^.*/return phases;/|parts of a block that begin with the first phase|^1 .*(not ok|arrives once too often|has ended|never come)'
@@ -99,7 +99,7 @@ changes=(
     'idle|gradients|/^H3_DEVICE void walk_nothing/,/^}/s/h3_barrier_arrive\(&m->done.*/{}/|a group without rows that keeps the tiles|^1 .*never come'
     'rest|gradients|s/^    const unsigned parts.*keys % OWN > 0/&\&\&false/|keys that make no whole part|^1 .*(not ok|cannot be launched)'
     'padding|gradients|s/const bool inside = .*;/const bool inside = true;/|statistics of queries behind the last one|^1 +$'
-    'beyond|gradients|s/if \(row < walk[.]rows\) [*]/*/|gradients behind the last row|^1 +$'
+    'beyond|gradients|s/, walk[.]rows, own/, OWN, own/|gradients behind the last row|^1 +$'
 )
 try_all() {
     local change name part rest

@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int DEPTH = 128, PANELS = DEPTH / 64, OWN = attend::QUERIES, WALKED = 64, STAGES = 4, WARPS = 4 * attend::GROUPS;
+constexpr int DEPTH = 128, PANELS = DEPTH / 64, OWN = attend::QUERIES, WALKED = 64, STAGES = 4, WARPS = attend::WARPS;
 constexpr int PANEL = 64 * 64;         /* elements: 64 rows */
 constexpr int STATISTICS = 2 * WALKED; /* of 64 queries: lse log2(e), then delta, each in the order of statistic_spot */
 
@@ -28,19 +28,13 @@ struct gradient_maps { /* boxes of 64 rows */
     CUtensorMap q, dout, k, v;
 };
 
-/* Where a part of the work is. */
-struct gradient_place {
-    int64_t head;            /* of all items */
-    int item, column, first; /* column: of the head's first channel; first: of the own rows */
-};
-
 struct gradient_memory {
     uint16_t own[2][PANELS][attend::GROUPS][PANEL]; /* k and v, or q and dout */
     uint16_t walked[STAGES][2][PANELS][PANEL];      /* q and dout, or k and v */
     uint16_t out[OWN * DEPTH];
     float statistics[STAGES][STATISTICS]; /* of walked queries */
     h3_barrier own_there, own_done, there[2][STAGES], done[STAGES];
-    gradient_place places[WARPS]; /* where warps are; not in registers, of which there are few */
+    attend_place places[WARPS]; /* where warps are; not in registers, of which there are few */
 };
 static_assert(sizeof(gradient_memory) <= 227 * 1024, "shared memory of a multiprocessor");
 
@@ -81,11 +75,11 @@ __global__ void __launch_bounds__(H3_THREADS) statistics_kernel(h3_attention a, 
 
 __device__ __forceinline__ bool part_of_keys(const gradient_work &w, unsigned part) { return part < w.ends[0] || (part >= w.ends[1] && part < w.ends[2]); }
 
-__device__ __forceinline__ gradient_place place_of(const gradient_work &w, unsigned part)
+__device__ __forceinline__ attend_place place_of(const gradient_work &w, unsigned part)
 {
     const bool of_keys = part_of_keys(w, part), whole = part < w.ends[1];
     const unsigned before = whole ? (of_keys ? 0 : w.ends[0]) : of_keys ? w.ends[1] : w.ends[2], most = of_keys ? w.whole_keys : w.whole_queries, tiles = whole ? most : 1;
-    gradient_place at;
+    attend_place at;
     at.head = (part - before) / tiles;
     at.item = (int)(at.head / w.heads);
     at.column = (int)(at.head % w.heads) * DEPTH;
@@ -106,7 +100,7 @@ H3_DEVICE int part_steps(const gradient_work &w, unsigned part) { return tiles_o
 
 /* --- fetching --------------------------------------------------------------------------------------------------------- */
 
-H3_DEVICE void fetch_tile(uint16_t *to, int apart, const CUtensorMap *map, const gradient_place &at, int row, h3_barrier *there)
+H3_DEVICE void fetch_tile(uint16_t *to, int apart, const CUtensorMap *map, const attend_place &at, int row, h3_barrier *there)
 {
     for (int i = 0; i < PANELS; i++) h3_load_box(to + i * apart, map, at.column + i * 64, row, at.item, there);
 }
@@ -125,7 +119,7 @@ H3_DEVICE unsigned phases_after(unsigned phases, int steps)
 /* A part's own rows, and the tiles that they walk. */
 H3_DEVICE void fetch_part(gradient_memory *m, const gradient_maps &maps, const gradient_work &w, unsigned part, unsigned phases)
 {
-    const gradient_place at = place_of(w, part);
+    const attend_place at = place_of(w, part);
     const bool of_keys = part_of_keys(w, part);
     const CUtensorMap *own = of_keys ? &maps.k : &maps.q, *other_own = of_keys ? &maps.v : &maps.dout;
     const CUtensorMap *walked = of_keys ? &maps.q : &maps.k, *other_walked = of_keys ? &maps.dout : &maps.v;
@@ -172,17 +166,10 @@ H3_DEVICE void wait_for_tile(gradient_memory *m, int which, int step, unsigned p
 
 template <class... A> H3_DEVICE void keep(A &...registers) { (h3_steps_keep(registers), ...); }
 
-/* Starts d = own rows walked rows^T, own rows in shared memory. */
-H3_DEVICE void start_dots(float (&d)[WALKED / 2], uint64_t own, uint64_t walked)
-{
-    h3_steps_begin();
-#pragma unroll
-    for (int i = 0; i < DEPTH / 16; i++)
-        h3_step<false, WALKED, 0, 0>(d, own + (uint64_t)(i / 4 * attend::GROUPS * PANEL_STEP + i % 4 * H3_STEP_ACROSS), walked + (uint64_t)(i / 4 * PANEL_STEP + i % 4 * H3_STEP_ACROSS), i > 0);
-    h3_steps_close();
-}
+/* Starts d = own rows walked rows^T, own rows in shared memory, */
+H3_DEVICE void start_dots(float (&d)[WALKED / 2], uint64_t own, uint64_t walked) { attend_start_dots<false, DEPTH, WALKED>(d, own, walked); }
 
-/* The same with own rows in registers. */
+/* or in registers. */
 H3_DEVICE void start_dots(float (&d)[WALKED / 2], const uint32_t (&own)[DEPTH / 4], uint64_t walked)
 {
     h3_steps_begin();
@@ -191,31 +178,16 @@ H3_DEVICE void start_dots(float (&d)[WALKED / 2], const uint32_t (&own)[DEPTH / 
     h3_steps_close();
 }
 
-/* Starts sums += weights walked rows. */
-H3_DEVICE void start_sums(float (&sums)[DEPTH / 2], const uint32_t (&weights)[WALKED / 4], uint64_t walked)
-{
-    h3_steps_begin();
-#pragma unroll
-    for (int i = 0; i < WALKED / 16; i++) h3_step_of_registers<false, DEPTH, 1>(sums, weights, 4 * i, walked + (uint64_t)(i * H3_STEP_ALONG), 1);
-    h3_steps_close();
-}
+H3_DEVICE void start_sums(float (&sums)[DEPTH / 2], const uint32_t (&weights)[WALKED / 4], uint64_t walked) { attend_start_sums<false, DEPTH, WALKED>(sums, weights, walked); }
 
 /* Writes the warp's sixteen rows. */
 H3_DEVICE void write_sums(uint16_t *to, gradient_memory *m, const gradient_work &w, const gradient_walk &walk, const float (&sums)[DEPTH / 2], float scale, int item_rows)
 {
-    constexpr int PIECES = DEPTH / 8;
-    const gradient_place &at = m->places[walk.group * 4 + walk.warp];
-    const int own = walk.group * attend::GROUP_ROWS + walk.warp * 16, lane = walk.lane;
-    const int64_t pitch = (int64_t)w.heads * DEPTH, start = ((int64_t)at.item * item_rows + at.first) * pitch + at.column;
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < DEPTH / 2; i += 2)
-        *(uint32_t *)(m->out + h3_swizzle<PIECES>(own + lane / 4 + i % 4 / 2 * 8, i / 4) + lane % 4 * 2) = h3_bf_pair(scale * sums[i], scale * sums[i + 1]);
-    __syncwarp();
-    for (int i = lane; i < 16 * PIECES; i += 32) {
-        const int row = own + i / PIECES, piece = i % PIECES;
-        if (row < walk.rows) *(uint4 *)(to + start + row * pitch + piece * 8) = *(const uint4 *)(m->out + h3_swizzle<PIECES>(row, piece));
-    }
+    const attend_place &at = m->places[walk.group * 4 + walk.warp];
+    const int own = walk.group * attend::GROUP_ROWS + walk.warp * 16;
+    const int64_t pitch = (int64_t)w.heads * DEPTH;
+    const float scales[2] = {scale, scale};
+    attend_write<false, DEPTH>(to + ((int64_t)at.item * item_rows + at.first) * pitch + at.column, pitch, m->out, sums, scales, walk.rows, own, walk.lane);
 }
 
 /* P of a tile of queries, in FP32 where the scores were and as registers of steps. */
@@ -341,7 +313,7 @@ H3_DEVICE void load_own(uint32_t (&to)[DEPTH / 4], const uint16_t (*panels)[atte
 H3_DEVICE void walk_keys(gradient_memory *m, const gradient_work &w, const gradient_walk &walk)
 {
     const gradient_operands operands = operands_of(m, walk.group);
-    const gradient_place &at = m->places[walk.group * 4 + walk.warp];
+    const attend_place &at = m->places[walk.group * 4 + walk.warp];
     const float *statistics = w.statistics + (at.head * tiles_of(w.queries) + at.first / WALKED + walk.group) * STATISTICS;
     const int lane = walk.lane, steps = tiles_of(w.keys);
     int step = 0;
