@@ -152,7 +152,7 @@ TEST_SHARED_SOURCES := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit
 PROBE_SOURCES := $(sort $(wildcard tests/mpi/*.c))
 WRONG_SOURCES := $(sort $(wildcard tests/candidates/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
-NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large)
+NODES_CUDA_SOURCES := $(patsubst %,tests/cuda/%.c,nodes_cuda check problem run large turns)
 WHOLE_SOURCES := $(patsubst %,tests/cuda/%.c,whole whole_full whole_generation sampled released)
 GOLDEN_CUDA_SOURCES := tests/cuda/golden_cuda.c $(WHOLE_SOURCES) tests/unit/golden.c
 SDPA_PLANS_SOURCES := $(wildcard tests/cuda/sdpa_plans.c src/cudnn/sdpa_graph.c)
@@ -264,7 +264,7 @@ $(BUILD)/tests/audio_cuda: $(call objects,$(AUDIO_CUDA_SOURCES)) $(BUILD)/libh3.
 $(BUILD)/tests/device_cuda: $(call objects,tests/cuda/device_cuda.c) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
-$(BUILD)/tests/video_cuda: $(call objects,tests/cuda/video_cuda.c tests/cuda/video_ops_check.c tests/cuda/video_matmul_check.c tests/cuda/video_both.c tests/cuda/video_profile.c tests/unit/golden.c) $(BUILD)/libh3.a $(BUILD)/sources.key
+$(BUILD)/tests/video_cuda: $(call objects,tests/cuda/video_cuda.c tests/cuda/video_ops_check.c tests/cuda/video_matmul_check.c tests/cuda/turns.c tests/cuda/video_both.c tests/cuda/video_profile.c tests/unit/golden.c) $(BUILD)/libh3.a $(BUILD)/sources.key
 	$(call run,LD,$(CC) $(LINK) $(filter %.o %.a,$^) $(LIBS) -o $@)
 
 $(BUILD)/tests/nodes_cuda: $(call objects,$(NODES_CUDA_SOURCES)) $(BUILD)/libh3.a $(BUILD)/sources.key

@@ -49,13 +49,10 @@ template <class Kind> struct attend_memory {
     static constexpr int PANELS = Kind::DEPTH / 64; /* of 64 channels */
     uint16_t query[2][PANELS][attend::GROUPS][attend::GROUP_ROWS * 64]; /* of this part and of the next */
     uint16_t key[Kind::STAGES][PANELS][Kind::KEYS * 64], value[Kind::STAGES][PANELS][Kind::KEYS * 64];
-    uint16_t out[attend::QUERIES * Kind::DEPTH]; /* attend_spot */
+    uint16_t out[attend::QUERIES * Kind::DEPTH]; /* h3_spot */
     attend_ring<2> queries;
     attend_ring<Kind::STAGES> keys, values;
 };
-
-/* Where the 8 channels `piece` of a row lie: turned, so that eight rows do not share banks. */
-template <int DEPTH> H3_DEVICE int attend_spot(int row, int piece) { return row * DEPTH + (piece ^ (row & 7)) * 8; }
 
 /* Where a part of the work is: 128 rows of one head. */
 struct attend_place {
@@ -178,12 +175,12 @@ H3_DEVICE void attend_write(uint16_t *to, int64_t pitch, uint16_t *staging, cons
 #pragma unroll
     for (int i = 0; i < DEPTH / 2; i += 2) {
         const float last = scale[i % 4 / 2];
-        *(uint32_t *)(staging + attend_spot<DEPTH>(own + lane / 4 + i % 4 / 2 * 8, i / 4) + lane % 4 * 2) = h3_pair<HALF>(sums[i] * last, sums[i + 1] * last);
+        *(uint32_t *)(staging + h3_spot<DEPTH>(own + lane / 4 + i % 4 / 2 * 8, i / 4) + lane % 4 * 2) = h3_pair<HALF>(sums[i] * last, sums[i + 1] * last);
     }
     __syncwarp();
     for (int i = lane; i < 16 * PIECES; i += 32) {
         const int row = own + i / PIECES, piece = i % PIECES;
-        if (row < rows) *(uint4 *)(to + row * pitch + piece * 8) = *(const uint4 *)(staging + attend_spot<DEPTH>(row, piece));
+        if (row < rows) *(uint4 *)(to + row * pitch + piece * 8) = *(const uint4 *)(staging + h3_spot<DEPTH>(row, piece));
     }
 }
 

@@ -275,6 +275,9 @@ template <int N> __device__ __forceinline__ void h3_registers_more() { asm volat
 
 #define H3_DEVICE static __device__ __forceinline__
 
+/* Where, in a tile of rows of WIDTH elements that threads write and read, the 8 elements `piece` of a row lie: turned, so that eight rows do not share banks. */
+template <int WIDTH> H3_DEVICE int h3_spot(int row, int piece) { return row * WIDTH + (piece ^ (row & 7)) * 8; }
+
 /* How far a descriptor moves for 16 steps of the contraction. */
 constexpr int H3_STEP_ACROSS = 2, H3_STEP_ALONG = 128;
 

@@ -61,8 +61,8 @@ template <class Kind> struct matmul_memory {
     h3_barrier full[Kind::STAGES], empty[Kind::STAGES], filled, taken; /* of the stages; of the tile */
 };
 
-/* Where the 8 results `piece` of a rounded tile's row lie: turned, so that eight rows do not share banks. */
-template <class Kind> H3_DEVICE int matmul_spot(int row, int piece) { return row * Kind::WIDTH + (piece ^ (row & 7)) * 8; }
+/* Where the 8 results `piece` of a rounded tile's row lie. */
+template <class Kind> H3_DEVICE int matmul_spot(int row, int piece) { return h3_spot<Kind::WIDTH>(row, piece); }
 
 /* --- tiles ------------------------------------------------------------------------------------------------------------ */
 

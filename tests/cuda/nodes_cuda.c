@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "check.h"
 #include "large.h"
+#include "turns.h"
 
 static const char *const nodes[] = {"adaln_projection", "norm1", "norm1/plain", "q_proj", "k_proj", "v_proj", "q_norm", "k_norm", "rope_q", "rope_k",
                                     "attention", "attention/cold", "o_proj", "residual_attn", "residual_attn/plain", "norm2", "ffn_gate_up", "swiglu", "ffn_down",
@@ -201,34 +202,32 @@ static double moved_bytes(const problem *p, bool backward)
     return bytes;
 }
 
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+/* What is measured: an operator, and a provider's or NULL. */
+typedef struct measured {
+    gpu_problem *g;
+    const h3_operator *own, *provider;
+    int direction, repeats;
+} measured;
 
 /* A backward pass reads what its own forward pass has left. */
-static double timed(gpu_problem *g, const h3_operator *op, int direction, int repeats)
+static double timed(const void *what, int own)
 {
-    if (direction && gpu_run(g, op, false)) return NAN;
-    return (double)gpu_time(g, op, direction, repeats);
+    const measured *m = what;
+    const h3_operator *op = own ? m->own : m->provider;
+    if (op == NULL) return 0;
+    if (m->direction && gpu_run(m->g, op, false)) return NAN;
+    return (double)gpu_time(m->g, op, m->direction, m->repeats);
 }
 
-/* Medians of rounds; with a provider on the GPU both take turns, and each of ours stands beside the mean of the two of theirs around it. */
-static void measure(verdict *v, const problem *base, gpu_problem *g, const h3_operator *op, const h3_operator *provider, int repeats)
+static void measure(verdict *v, const problem *base, measured m)
 {
-    enum { ROUNDS = 5 };
     const double work = forward_work(base), factor = starts(base->node, "attention") ? 2.5 : 2;
-    for (int direction = 0; direction < 2; direction++) {
-        double own[ROUNDS], theirs[ROUNDS + 1], ratio[ROUNDS];
-        for (int i = 0; i <= ROUNDS; i++) {
-            theirs[i] = provider ? timed(g, provider, direction, repeats) : 0;
-            if (i < ROUNDS) own[i] = timed(g, op, direction, repeats);
-        }
-        for (int i = 0; i < ROUNDS; i++) ratio[i] = 2 * own[i] / (theirs[i] + theirs[i + 1]);
-        qsort(own, ROUNDS, sizeof *own, by_value);
-        qsort(ratio, ROUNDS, sizeof *ratio, by_value);
-        const double ms = own[ROUNDS / 2];
-        note(v, "  %s %.4f ms", direction ? "bwd" : "fwd", ms);
-        if (work > 0) note(v, " %.0f GFLOP/s", work * (direction ? factor : 1) / ms / 1e6);
-        else note(v, " %.0f GB/s", moved_bytes(base, direction) / ms / 1e6);
-        if (provider) note(v, " %.3f of the provider's", ratio[ROUNDS / 2]);
+    for (m.direction = 0; m.direction < 2; m.direction++) {
+        const turns t = take_turns(5, timed, &m);
+        note(v, "  %s %.4f ms", m.direction ? "bwd" : "fwd", t.own);
+        if (work > 0) note(v, " %.0f GFLOP/s", work * (m.direction ? factor : 1) / t.own / 1e6);
+        else note(v, " %.0f GB/s", moved_bytes(base, m.direction) / t.own / 1e6);
+        if (m.provider) note(v, " %.3f of the provider's", t.ratio);
     }
 }
 
@@ -281,7 +280,8 @@ static int check_node(const libraries *l, const options *o, const char *node, co
     } else if (run_both(&v, &g, op, true)) {
         if (o->digest_file) write_digests(&v, &base, o->digest_file);
         if (!o->quick) check_all(&v, &base, &g, l, op, cpu);
-        if (o->repeats > 0) measure(&v, &base, &g, op, l->provider && l->provider->device == H3_DEVICE_CUDA ? library_operator(l->provider, node) : NULL, o->repeats);
+        const h3_operator *provider = l->provider && l->provider->device == H3_DEVICE_CUDA ? library_operator(l->provider, node) : NULL;
+        if (o->repeats > 0) measure(&v, &base, (measured){&g, op, provider, 0, o->repeats});
     }
     printf("%-9s %-20s %-4s rows=%lld%s\n", size->name, node, v.failures ? "FAIL" : "OK", (long long)size->rows, v.line);
     fflush(stdout);

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "media/video_kernels.h"
+#include "turns.h"
 #include "video_both.h"
 
 /* A product of one kind: x [rows][channels] to out. */
@@ -167,14 +168,27 @@ static void check_others(void)
 
 /* --- times ------------------------------------------------------------------------------------------------------------ */
 
+/* A product both ways: into p's own result, and into `out` by way of `scratch`. */
+typedef struct both_ways {
+    const product *p;
+    h3_tensor out, scratch;
+} both_ways;
+
+static void run_one(const both_ways *ways, int own)
+{
+    const product *p = ways->p;
+    h3_tensor out = own ? p->out.device : ways->out, scratch = ways->scratch;
+    if (own) run_ops(gpu_ops, gpu, p, &out, &p->x.device, 0, 0);
+    else run_library(p, &out, &scratch);
+}
+
 /* Milliseconds of a call, mean of some, after one that is not counted. */
-static double time_product(const product *p, h3_tensor *out, h3_tensor *scratch, int own)
+static double time_product(const void *what, int own)
 {
     enum { CALLS = 6 };
     double start = 0.0;
     for (int i = 0; i <= CALLS; i++) {
-        if (own) run_ops(gpu_ops, gpu, p, out, &p->x.device, 0, 0);
-        else run_library(p, out, scratch);
+        run_one(what, own);
         if (i > 0) continue;
         must(gpu->health()); /* waits */
         start = h3_clock();
@@ -182,8 +196,6 @@ static double time_product(const product *p, h3_tensor *out, h3_tensor *scratch,
     must(gpu->health());
     return 1e3 * (h3_clock() - start) / CALLS;
 }
-
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 
 /* On the GPU `tiles` tiles that are all alike instead of one. */
 static void repeat_tile(product *p, int64_t tiles)
@@ -204,37 +216,26 @@ static void repeat_tile(product *p, int64_t tiles)
     p->tiles = tiles;
 }
 
-/* Both by turns, each of ours against the mean of its neighbours. */
 static void compare_times(int kind, int64_t tiles, int64_t tokens, int64_t channels, int64_t columns)
 {
-    enum { ROUNDS = 3 };
     product p = make_product(kind, 1, tokens, channels, columns);
     repeat_tile(&p, tiles);
-    double own[ROUNDS], library[ROUNDS + 1], ratio[ROUNDS];
-    h3_tensor out, scratch;
+    both_ways ways = {.p = &p};
     const double work = 2.0 * (double)rows_of(&p) * (double)channels * (double)columns;
-    must(h3_device_tensor(&out, gpu, H3_F16, p.out.device.rank, p.out.device.shape));
-    must(h3_device_tensor(&scratch, gpu, H3_F16, 2, H3_SHAPE(rows_of(&p), columns)));
-    library[0] = time_product(&p, &out, &scratch, 0);
-    for (int i = 0; i < ROUNDS; i++) {
-        own[i] = time_product(&p, &p.out.device, &scratch, 1);
-        library[i + 1] = time_product(&p, &out, &scratch, 0);
-        ratio[i] = 2.0 * own[i] / (library[i] + library[i + 1]);
+    must(h3_device_tensor(&ways.out, gpu, H3_F16, p.out.device.rank, p.out.device.shape));
+    must(h3_device_tensor(&ways.scratch, gpu, H3_F16, 2, H3_SHAPE(rows_of(&p), columns)));
+    const turns t = take_turns(3, time_product, &ways);
+    for (int own = 0; own < 2; own++) {
+        begin_again(&p, gpu, 0);
+        run_one(&ways, own);
     }
-    begin_again(&p, gpu, 0);
-    run_library(&p, &out, &scratch);
-    begin_again(&p, gpu, 0);
-    run_ops(gpu_ops, gpu, &p, &p.out.device, &p.x.device, 0, 0);
-    check_bound(beside(&p, &out, 1), library_bound(), "own product, %s, %lld x %lld to %lld, bytes of the library's", NAMES[kind], (long long)rows_of(&p), (long long)channels,
+    check_bound(beside(&p, &ways.out, 1), library_bound(), "own product, %s, %lld x %lld to %lld, bytes of the library's", NAMES[kind], (long long)rows_of(&p), (long long)channels,
                 (long long)columns);
-    qsort(own, ROUNDS, sizeof *own, by_value);
-    qsort(library, ROUNDS + 1, sizeof *library, by_value);
-    qsort(ratio, ROUNDS, sizeof *ratio, by_value);
     printf("       product %s %lld to %lld, %lld rows: own %.3f ms, %.0f TFLOP/s; library and what follows %.3f ms; ratio %.3f\n", NAMES[kind], (long long)channels,
-           (long long)columns, (long long)rows_of(&p), own[ROUNDS / 2], work / own[ROUNDS / 2] * 1e-9, library[ROUNDS / 2], ratio[ROUNDS / 2]);
+           (long long)columns, (long long)rows_of(&p), t.own, work / t.own * 1e-9, t.theirs, t.ratio);
     fflush(stdout);
-    h3_device_free(&out, gpu);
-    h3_device_free(&scratch, gpu);
+    h3_device_free(&ways.out, gpu);
+    h3_device_free(&ways.scratch, gpu);
     free_product(&p);
 }
 
